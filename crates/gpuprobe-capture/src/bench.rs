@@ -1,4 +1,4 @@
-//! A door for the benchmark alone: records as the kernel side sends them, and what makes events of them.
+//! For the benchmark only: records as the BPF programs send them, and a reader that decodes them.
 
 use gpuprobe_discover::{Stack, StackEnd};
 use gpuprobe_event::counters::ProcessKey;
@@ -18,15 +18,15 @@ use crate::stacks::raw_stack::RawStack;
 use crate::stacks::resolver::FileResolver;
 use crate::wire::{as_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_words, number};
 
-/// Calls that are taken out of the ring in one go.
+/// The most calls that one batch takes out of the ring.
 pub const CALLS_AT_ONCE: usize = MAX_BATCH_CALLS;
 
-/// The one site of everything that is allocated.
+/// The call site of all allocations.
 const SITE: u32 = 1;
-/// The number of the only driver.
+/// The library number of the CUDA driver.
 const DRIVER: u16 = 1;
 
-/// What is told of a call that returned 0.
+/// A call that returned 0.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchCall {
     pub function: &'static Function,
@@ -37,7 +37,7 @@ pub struct BenchCall {
     pub duration_ns: u64,
     pub registers: [u64; 6],
     pub stack: [u64; MAX_STACK_WORDS],
-    /// What was allocated, freed or moved, by an outermost call.
+    /// Address and bytes that an outermost call allocated, freed or moved.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -53,7 +53,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of a process by this name, which is our own.
+    /// The ring of this process, under the given name.
     pub fn of(comm: &str) -> Self {
         let clock = Clock::start();
         let tgid = std::process::id();
@@ -76,7 +76,7 @@ impl Ring {
         Self { tid: tgid, process, epoch_ns: clock.epoch_ns(), ring, pending, decoder }
     }
 
-    /// A kernel that the process has registered.
+    /// Registers a CUDA kernel.
     pub fn name_kernel(&mut self, handle: u64, name: &str) {
         let raw = gp_name_record {
             kind: number::RECORD_NAME,
@@ -94,7 +94,7 @@ impl Ring {
         self.ring.push(&record);
     }
 
-    /// A call, cut as the kernel side cuts it.
+    /// Sends a call, cut to the length that the BPF programs send.
     pub fn send(&mut self, call: &BenchCall) {
         let (pointer, bytes) = call.memory.unwrap_or_default();
         let mut raw = gp_call {
@@ -123,7 +123,7 @@ impl Ring {
         self.ring.push(&as_bytes(&raw)[..bytes]);
     }
 
-    /// Everything that was sent, taken out and decoded. It is all there again for the next time.
+    /// Takes and decodes everything that was sent. The records stay for the next time.
     pub fn take(&mut self) -> Batch {
         self.pending.clear();
         self.ring.iter().for_each(|record| self.pending.push(record));

@@ -1,5 +1,5 @@
-//! What a probe costs on this machine: functions of our own are probed as others will be, and called for some milliseconds; as
-//! programs call them that do other work in between.
+//! Measures what a probe costs on this machine: functions of our own are probed like others and called for some
+//! milliseconds, also with other work in between, as programs call them.
 
 use std::arch::global_asm;
 use std::path::PathBuf;
@@ -15,25 +15,26 @@ use crate::host::support::Tier;
 use crate::load::collect::Collect;
 use crate::load::config::CaptureConfig;
 
-/// Where each of the measured functions begins, from the first.
+/// Distance between the measured functions, in bytes.
 const STRIDE: usize = 16;
-/// Times that each function has its turn; what is told is the lower quartile of all but the first, in which rows are made.
+/// How often each function is measured. The result is the lower quartile of all but the first, in which table rows
+/// are created.
 const ROUNDS: usize = 10;
-/// Calls in a turn.
+/// Calls per measurement.
 const CALLS: u64 = 100;
-/// Bytes written between two calls to see what a call costs a program that does other work between them: what the kernel
-/// needs for a probe has left the nearest caches then.
+/// Bytes written between two calls, to measure the cost in a program that does other work between them: the data of
+/// the probe has left the nearest caches then.
 const CACHE_FILL_BYTES: usize = 2 << 20;
 /// Calls that are measured in this way.
 const COLD_CALLS: usize = 40;
-/// More than this is not the caches any more, but somebody else's use of the machine.
+/// A larger ratio is not caused by the caches, but by other use of the machine.
 const MAX_COLDER: f64 = 4.0;
-/// What probes do besides counting a call.
+/// The kinds of probes that are measured.
 const KINDS: usize = 5;
-/// The kinds of instruction under a probe, cheap ones first.
+/// The kinds of instruction under a probe, the cheaper one first.
 const POINTS: [ProbeCost; 2] = [ProbeCost::Emulated, ProbeCost::SingleStepped];
 
-/// What is measured for each kind of work: the functions that are called one after the other, by what they pose as.
+/// For each kind, the functions that are called one after the other, by the names that they stand for.
 const MEASURED: [&[&str]; KINDS] = [
     &["cuCtxSynchronize"],
     &["cuLaunchKernel"],
@@ -41,9 +42,9 @@ const MEASURED: [&[&str]; KINDS] = [
     &["cuMemAlloc_v2", "cuMemFree_v2"],
     &[ENTRY_COUNTED],
 ];
-/// What poses as a function of which only the entry is probed.
+/// The function that has only an entry count.
 const ENTRY_COUNTED: &str = "cuStreamSynchronize";
-/// Functions that begin alike.
+/// How many functions begin with the same kind of instruction.
 const PER_INSTRUCTION: usize = 6;
 const PLAIN: usize = 0;
 const LAUNCH: usize = 1;
@@ -51,8 +52,8 @@ const COPY: usize = 2;
 const MEMORY: usize = 3;
 const ENTRY: usize = 4;
 
-// Twelve functions: six that begin with an instruction that the kernel emulates, and six with one that it must single-step.
-// All return 0 and touch nothing.
+// Twelve functions: six that begin with an instruction that the Linux kernel emulates, and six with one that it must
+// single-step. All return 0 and touch nothing.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text",
@@ -99,17 +100,17 @@ unsafe extern "C" {
     safe static gp_measured: u8;
 }
 
-/// As many words as the longest list of arguments has; whoever takes fewer does not look at the others.
+/// With as many words as the longest list of arguments has. Functions with fewer arguments ignore the rest.
 type Measured = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> i32;
 
-/// Nanoseconds of the calling thread for each call, by what the probe does and by the instruction under it.
+/// Nanoseconds of the calling thread for each call, by kind of probe and instruction under it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeCosts {
     ns: [[f64; POINTS.len()]; KINDS],
 }
 
 impl ProbeCosts {
-    /// Of a call of this function, whose probes do this.
+    /// The cost of a call of this function.
     pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
         let kind = match f.class {
             _ if collect == Collect::Entries => ENTRY,
@@ -122,9 +123,9 @@ impl ProbeCosts {
         self.ns[kind][point as usize]
     }
 
-    /// Measures them, with probes as this configuration makes them. Takes a second or more, most of it to load the programs and
-    /// to take the probes out. Where each probe takes the kernel a tenth of a second to let go of, counting stands for all
-    /// work.
+    /// Measures the costs with probes as this configuration attaches them. Takes a second or more, mostly to load the
+    /// programs and to detach the probes. On the perf tier, where the Linux kernel takes a tenth of a second to
+    /// detach each probe, only counting is measured and stands for all kinds.
     pub fn measure(config: &CaptureConfig, collect: Collect, helper: Command) -> Result<Self, CaptureError> {
         let config = CaptureConfig {
             only_targets: true,
@@ -166,34 +167,34 @@ impl ProbeCosts {
     }
 }
 
-/// The lower one: what else runs on the machine only adds to it.
+/// The lower quartile: other load on the machine only adds to the cost.
 fn quartile(mut ns: Vec<f64>) -> f64 {
     ns.sort_by(f64::total_cmp);
     ns.get(ns.len() / 4).copied().unwrap_or_default()
 }
 
-/// One of the functions.
+/// A measured function.
 #[derive(Clone, Copy, Debug)]
 struct MeasuredFunction {
     kind: usize,
     point: usize,
     name: &'static str,
-    /// Its place among all.
+    /// Its index among all.
     slot: usize,
 }
 
 impl MeasuredFunction {
     fn function(&self) -> Measured {
         let address = (&raw const gp_measured).wrapping_add(self.slot * STRIDE);
-        // SAFETY: at every place there is a function that follows the C calling convention, reads no argument and returns a
-        // number.
+        // SAFETY: at every slot there is a function that follows the C calling convention, reads no argument and
+        // returns a number.
         unsafe { std::mem::transmute::<*const u8, Measured>(address) }
     }
 }
 
-/// The functions that are measured, each under the row of what it poses as.
+/// The measured functions, each in the row of the function that it stands for.
 struct ProbeBench {
-    /// Where the first of them lies in our file.
+    /// The offset of the first function in our executable.
     first: u64,
     functions: Vec<MeasuredFunction>,
 }
@@ -240,7 +241,7 @@ impl ProbeBench {
         Target { library, functions: self.functions.iter().filter_map(planned).collect() }
     }
 
-    /// Takes the probes out. What they did not see has cost something else.
+    /// Detaches the probes. Fails if they did not see every call, because then something else was measured.
     fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
         let batch = capture.detach()?.batch;
         let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
@@ -250,11 +251,11 @@ impl ProbeBench {
         capture.dismiss();
         let counted: u64 = counts.iter().chain(&work.calls).map(|row| row.calls).sum();
         let (seen, made) = (streamed + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
-        // where beginnings are told as well, some of these may be lost
+        // if beginnings are streamed as well, some of them may be lost
         if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
     }
 
-    /// Nanoseconds of a plain call, with other work before each.
+    /// Nanoseconds of a plain call with cold caches.
     fn cold_ns(&self) -> f64 {
         let mut memory = vec![0u8; CACHE_FILL_BYTES];
         let mut median = |call: &dyn Fn()| {
@@ -276,14 +277,14 @@ impl ProbeBench {
         let with = median(&|| {
             function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
         });
-        // what looking at the clock takes then
+        // minus the cost of reading the clock with cold caches
         with - median(&|| ())
     }
 
-    /// Nanoseconds of a call, over one turn.
+    /// Nanoseconds per call, over one measurement.
     fn turn(&self, kind: usize, point: usize) -> f64 {
         const ADDRESS: u64 = 0x7000_0000;
-        // what a handle of a kernel, and the place for the result of an allocation, point to
+        // the object of a kernel handle, and the memory that an allocation writes its result to
         let object = [ADDRESS; 8];
         let pointer = &raw const object as u64;
         let is_it = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (kind, point);
@@ -306,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_measured_function_is_one_and_has_its_own_place() {
+    fn every_measured_function_can_be_called_and_has_its_own_slot() {
         let bench = ProbeBench::of(&MEASURED).unwrap();
         let mut slots: Vec<_> = bench.functions.iter().map(|f| f.slot).collect();
         slots.dedup();
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_the_cost_of_its_work_and_each_point_its_own() {
+    fn each_class_has_the_cost_of_its_kind_and_instruction() {
         use ProbeCost::{Emulated, SingleStepped};
         let costs = ProbeCosts { ns: [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [0.5, 5.0]] };
         let of = |name: &str, point, collect| {

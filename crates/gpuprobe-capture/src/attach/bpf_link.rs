@@ -1,5 +1,5 @@
-//! Links made by hand. libbpf makes them only for programs that it has loaded itself, and these were loaded by another
-//! process.
+//! BPF links made with system calls. libbpf makes links only for programs that it has loaded itself; the attach
+//! helper has programs that another process loaded.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,7 +9,7 @@ use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts, perf_event_attr};
 
 use crate::host::linux_support::EVENT_SOURCES;
 
-/// Probes that are in. Closing the descriptors takes them out.
+/// An attached probe or group of probes. Closing the descriptors detaches it.
 #[derive(Debug)]
 pub(crate) struct BpfLink {
     _link: OwnedFd,
@@ -26,18 +26,19 @@ impl BpfLink {
         Self { is_return, ..self }
     }
 
-    /// Whether it holds probes at returns, which those at entries make safe.
+    /// Whether its probes are at returns. They are safe only while probes at the entries of the same functions are
+    /// attached.
     pub(crate) fn is_return(&self) -> bool {
         self.is_return
     }
 }
 
-/// Has a program run when a perf event happens.
+/// Runs a program whenever a perf event fires.
 pub(crate) fn on_event(program: BorrowedFd<'_>, event: OwnedFd, cookie: u64) -> io::Result<BpfLink> {
     let mut options = options();
     options.__bindgen_anon_1.perf_event.bpf_cookie = cookie;
     let link = create(program, event.as_raw_fd(), libbpf_sys::BPF_PERF_EVENT, &options)?;
-    // SAFETY: the descriptor is a perf event; the call takes no memory of ours.
+    // SAFETY: the descriptor is a perf event; the call takes no address.
     let enabled = unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) };
     if enabled != 0 {
         return Err(io::Error::last_os_error());
@@ -64,19 +65,20 @@ pub(crate) fn create(
     owned(fd)
 }
 
-/// A descriptor that the kernel has just made, or the error in its place.
+/// Takes ownership of a descriptor that libbpf returned; a negative number is an error.
 pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(-fd));
     }
-    // SAFETY: just made by the kernel, and owned by nobody else.
+    // SAFETY: the Linux kernel has just made it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A perf event that happens at one instruction, in every process: of a file, whose name lies at `of`, or of the kernel.
+/// A perf event at one instruction in every process: of a file, if `of` is the address of its path, or else of the
+/// Linux kernel.
 pub(crate) fn event(source: &str, of: u64, offset: u64, is_return: bool) -> io::Result<OwnedFd> {
     const EVERY_PROCESS: libc::pid_t = -1;
-    // such an event is not of a CPU, but the call wants one
+    // these events are not bound to a CPU, but the system call requires one
     const FIRST_CPU: libc::c_int = 0;
     const NO_GROUP: libc::c_int = -1;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
@@ -87,7 +89,8 @@ pub(crate) fn event(source: &str, of: u64, offset: u64, is_return: bool) -> io::
     }
     attr.__bindgen_anon_3.uprobe_path = of;
     attr.__bindgen_anon_4.probe_offset = offset;
-    // SAFETY: the attributes, and the path they point to where there is one, are valid for the call, which makes a new descriptor or fails.
+    // SAFETY: the attributes, and the path that they may point to, are valid for the call, which makes a new
+    // descriptor or fails.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -101,11 +104,11 @@ pub(crate) fn event(source: &str, of: u64, offset: u64, is_return: bool) -> io::
     let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
         return Err(io::Error::last_os_error());
     };
-    // SAFETY: just made by the kernel, and owned by nobody else.
+    // SAFETY: the Linux kernel has just made it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A number by which the kernel describes its events on instructions.
+/// A number by which the Linux kernel describes its perf events on instructions.
 fn described(source: &str, name: &str, prefix: &str) -> io::Result<u32> {
     let path = Path::new(EVENT_SOURCES).join(source).join(name);
     let text = std::fs::read_to_string(path)?;

@@ -1,10 +1,10 @@
-//! Where the arguments of a function lie.
+//! Where probes find the arguments of a function.
 
 use gpuprobe_event::catalogue::{Arg, Place};
 
 use crate::wire::{gp_place, number};
 
-/// Where an argument lies, as far as a probe can follow it.
+/// The register or stack word of an argument; the default if a probe cannot find it.
 pub(crate) fn arg_loc(arg: Option<&Arg>) -> gp_place {
     let nowhere = gp_place::default();
     let Some(arg) = arg else { return nowhere };

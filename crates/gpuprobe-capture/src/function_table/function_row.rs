@@ -1,4 +1,4 @@
-//! A function of the catalogue as the kernel side needs it.
+//! The row of a function in the BPF table of functions.
 
 use std::mem::offset_of;
 
@@ -14,7 +14,7 @@ use crate::host::linux_types::WIDE;
 use crate::load::collect::{Collect, CountedOps};
 use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
 
-/// The row of one function.
+/// The row of a function of a library.
 pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_function {
     if collect == Collect::Failures && operation_of(f) == 0 {
         return failures_row(f);
@@ -25,7 +25,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         Collect::Stream => number::FUNCTION_STREAM,
         Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
         Collect::Failures => number::FUNCTION_FAILURES,
-        // what counts them does not look at the row
+        // the program for entry counts does not read the row
         Collect::Aside | Collect::Entries => 0,
     };
     if f.api == Api::Hook || runs_callbacks(f) {
@@ -40,7 +40,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if f.roles.error_out.is_some() {
         row.flags |= number::FUNCTION_ERROR_IS_OUT;
     }
-    // what is called often and allocates nothing is spared the read
+    // functions that are called often and allocate nothing skip the read of the return address
     let is_plain =
         matches!(f.class, Class::Launch | Class::Memcpy | Class::Memset | Class::Free | Class::Sync);
     if !(is_plain && collect == Collect::Count) {
@@ -59,7 +59,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     names(f, &mut row);
     action(f, &mut row);
     row.task = op_desc(f, counted);
-    // what is only counted needs no other arguments
+    // counting needs no other arguments
     if f.class == Class::Launch && collect == Collect::Count {
         row.stack_words = launch_words(row.kernel, &row.task);
     }
@@ -78,7 +78,8 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     row
 }
 
-/// The row of a function that does nothing but fail: what it does to memory is told by the driver's inside it.
+/// The row of a function of which only failures are counted: its effect on memory is seen in the CUDA driver's
+/// functions that it calls.
 fn failures_row(f: &Function) -> gp_function {
     let status = if is_status(f) { number::FUNCTION_STATUS } else { 0 };
     let code = if runs_callbacks(f) { number::FUNCTION_RUNS_CODE } else { 0 };
@@ -86,7 +87,7 @@ fn failures_row(f: &Function) -> gp_function {
     gp_function { size_scale: 1, flags, ..gp_function::default() }
 }
 
-/// The row of a call of the kernel. What it asks for takes the arg_loc of arguments on the stack.
+/// The row of a system call on an NVIDIA device file. The command takes the place of arguments on the stack.
 pub(crate) fn device_call_row(f: &Function, collect: Collect) -> gp_function {
     let flags = match collect {
         Collect::Stream => number::FUNCTION_STREAM,
@@ -103,7 +104,7 @@ pub(crate) fn device_call_row(f: &Function, collect: Collect) -> gp_function {
     }
 }
 
-/// The text that is read through an argument.
+/// Sets where a text is read through an argument.
 fn text(f: &Function, row: &mut gp_function) {
     if let Some(position) = text_arg(f) {
         row.flags |= number::FUNCTION_TEXT;
@@ -112,11 +113,11 @@ fn text(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// The row of a function of the kernel, or of a tracepoint.
+/// The row of a function of the Linux kernel, or of a tracepoint.
 pub(crate) fn linux_function_row(f: &Function, collect: Collect) -> gp_function {
     let mut row = device_call_row(f, collect);
     text(f, &mut row);
-    // those of a tracepoint that find no room in registers
+    // the arguments of a tracepoint beyond those in registers
     row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
     row.record_bytes = record_bytes(&row, false);
     if f.result == ResultKind::Moment {
@@ -129,14 +130,14 @@ pub(crate) fn linux_function_row(f: &Function, collect: Collect) -> gp_function 
     row
 }
 
-/// Whether a function calls code of the program, on the thread that called it.
+/// Whether a function calls code of the program on the calling thread.
 pub(crate) fn runs_callbacks(f: &Function) -> bool {
     let takes_callback = |argument: &Arg| argument.ty.contains("B2DSize");
     f.class == Class::HostCallback || f.args.iter().flatten().any(takes_callback)
 }
 
 /// Whether a C++ exception may leave a function. The unwinder cannot pass the address that a return probe puts on the
-/// stack, and ends the program, so such a function is probed at its entry alone.
+/// stack, and ends the program, so only the entry of such a function is probed.
 pub(crate) fn may_throw(f: &Function) -> bool {
     f.api == Api::Hook && f.name.starts_with("_Z") && !f.roles.nothrow
 }
@@ -145,12 +146,12 @@ fn is_status(f: &Function) -> bool {
     matches!(f.result, ResultKind::Status(_))
 }
 
-/// What the function tells of a kernel: which one it launches, or what one is called.
+/// Sets how a function identifies a CUDA kernel: the one that it launches, or the name of one.
 fn names(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
         row.kernel = arg_loc(f.arg(roles.func));
-        // what others call a kernel is no object of the driver, in which its name could be found
+        // the handles of hooked launch functions are no objects of the CUDA driver, in which a name could be found
         if f.api != Api::Hook {
             row.flags |= number::FUNCTION_LAUNCH;
         }
@@ -170,14 +171,14 @@ fn names(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// Whether the calls of a function tell what kernels are called.
+/// Whether calls of a function give the names of CUDA kernels.
 pub fn tells_names(f: &Function) -> bool {
     let roles = &f.roles;
     let handle = roles.func_is_result || roles.func_out.or(roles.named).is_some();
     handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
 }
 
-/// What the function does to memory, and how many bytes that is.
+/// Sets the effect of a function on memory, and where its size is.
 fn action(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     row.space = roles.space.map_or(0, |s| s as u8);
@@ -216,7 +217,7 @@ fn action(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// What is done to physical memory or to a context, or told of a GPU.
+/// Sets an operation on physical memory or on a context, or one that identifies a GPU.
 fn operation(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     row.op = operation_of(f);
@@ -230,7 +231,7 @@ fn operation(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// The number of what a function does to physical memory or to a context, or tells of a GPU; 0 for nothing.
+/// The number of an operation on physical memory or on a context, or of one that identifies a GPU; 0 for none.
 pub(crate) fn operation_of(f: &Function) -> u8 {
     match (f.class, f.roles.op.unwrap_or_default()) {
         (Class::Vmm, "create") => number::MEMORY_VMM_CREATE,
@@ -252,12 +253,12 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
     }
 }
 
-/// Whether the calls of a function tell which context is current, or end one: what allocations are counted by.
+/// Whether calls of a function change the current context, or destroy one. Allocations are counted by context.
 pub fn tells_contexts(f: &Function) -> bool {
     f.class == Class::Context && operation_of(f) != 0
 }
 
-/// Whether the calls of a function tell what is at an address that may be copied from or to.
+/// Whether calls of a function change what is known about an address that may be copied from or to.
 pub fn tells_addresses(f: &Function) -> bool {
     match f.class {
         // an array has a handle, and no address
@@ -268,12 +269,12 @@ pub fn tells_addresses(f: &Function) -> bool {
     }
 }
 
-/// Whether the calls of a function tell which GPU one of the process's is.
+/// Whether calls of a function identify one of the process's GPUs.
 pub fn tells_gpus(f: &Function) -> bool {
     operation_of(f) == number::MEMORY_DEVICE_TOLD
 }
 
-/// The size of an array, from its description.
+/// Sets how the size of an array follows from its descriptor.
 fn array_size(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     let ty = f.arg(roles.desc).map_or("", |arg| arg.ty);
@@ -293,7 +294,7 @@ fn array_size(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// A size that the arguments tell: one of them, or width times height.
+/// Sets a size that is one argument, or width times height.
 fn size(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if roles.size.is_some() {
@@ -306,7 +307,7 @@ fn size(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// A size that is told by an extent, a struct or a list, or else by plain arguments.
+/// Sets a size that is in an extent, a struct or a list, or else in plain arguments.
 fn moved(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if roles.extent.is_some() {
@@ -349,19 +350,19 @@ fn extent(arg: Option<&Arg>, row: &mut gp_function) {
     }
 }
 
-/// Whether a call makes several copies, which its record has by kind where a struct would be.
+/// Whether a call makes several copies. Its record then has their parts instead of a struct.
 pub(crate) fn makes_several_copies(f: &Function) -> bool {
     f.class == Class::Memcpy && f.roles.count.is_some()
 }
 
-/// How much of a record has something in it.
+/// How many bytes of a record are used.
 fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
     let ends_contexts = matches!(
         row.op,
         number::MEMORY_CONTEXT_DESTROY | number::MEMORY_PRIMARY_RELEASE | number::MEMORY_PRIMARY_RESET
     );
     let bytes = if ends_contexts {
-        // what ended, by kind, takes the arg_loc of arguments on the stack
+        // the memory that ended with the context, by kind, takes the place of arguments on the stack
         offset_of!(gp_call, pointee)
     } else if has_parts {
         offset_of!(gp_call, pointee) + MAX_POINTEE

@@ -1,5 +1,4 @@
-//! What a function of the catalogue does to streams and graphs, and the work it gives to GPUs, as the kernel side needs
-//! it.
+//! The part of a function's row that describes a GPU operation, or an operation on streams and graphs.
 
 use std::mem::offset_of;
 
@@ -10,12 +9,12 @@ use crate::function_table::arg_loc::arg_loc;
 use crate::load::collect::CountedOps;
 use crate::wire::{gp_call, gp_place, gp_task, number};
 
-/// The part of a function's row that is about work; empty where none of it is counted.
+/// The description; empty if the operation is not counted.
 pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_task {
     let op = op_of(f);
     let wanted = match op {
         0 => false,
-        // records tell by themselves when there was a wait
+        // records show waits by themselves
         number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL => counted.launch_rows(),
         number::WORK_COPY | number::WORK_MEMSET => counted.copies,
         op if is_capture_op(op) => counted.launches || counted.copies,
@@ -43,12 +42,13 @@ pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_task {
     desc
 }
 
-/// Whether the calls of a function tell which streams are captured: what is given to these is not run.
+/// Whether calls of a function change which streams are captured. Operations on a captured stream are recorded in a
+/// graph and not run.
 pub fn tells_captures(f: &Function) -> bool {
     is_capture_op(op_of(f))
 }
 
-/// Whether they tell what graphs are made of, or when streams were waited for.
+/// Whether calls of a function change graphs, or wait for streams.
 pub fn tells_graphs(f: &Function) -> bool {
     let op = op_of(f);
     op >= number::WORK_GRAPH_CREATE || matches!(op, number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL)
@@ -58,9 +58,9 @@ fn is_capture_op(op: u8) -> bool {
     (number::WORK_STREAM_DESTROY..=number::WORK_CAPTURE_END).contains(&op)
 }
 
-/// The number of what a function does; 0 for nothing. Copies, captures and graphs are followed at the driver, which
-/// every library passes; launches, also those of graphs, wherever they are seen first. What the user has named may pass
-/// no driver at all.
+/// The number of the operation; 0 for none. Copies, captures and graphs are followed in the CUDA driver, which every
+/// library calls; launches, also of graphs, in the first probed call. Functions that the user has named may not call
+/// the CUDA driver at all.
 fn op_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
     match (f.class, f.api, op) {
@@ -99,7 +99,7 @@ fn graph_op(op: &str) -> u8 {
     }
 }
 
-/// Where a launch has its dimensions.
+/// Sets where a launch has its dimensions.
 fn launch(f: &Function, desc: &mut gp_task) {
     let roles = &f.roles;
     let integers = |first: Option<u8>, count: u8| -> [gp_place; 3] {
@@ -133,7 +133,7 @@ fn is_dim3(arg: &Arg) -> bool {
     matches!(arg.kind, ArgKind::Struct { .. })
 }
 
-/// Whether what is launched, its six dimensions, shared memory and stream are the first nine arguments.
+/// Whether the kernel, its six dimensions, shared memory and stream are the first nine arguments.
 fn is_usual(kernel: gp_place, desc: &gp_task) -> bool {
     let registers = (offset_of!(gp_call, out) - offset_of!(gp_call, registers)) / 8;
     let nth = |n: usize| match n.checked_sub(registers) {
@@ -144,7 +144,7 @@ fn is_usual(kernel: gp_place, desc: &gp_task) -> bool {
     locs.enumerate().all(|(n, arg_loc)| (arg_loc.kind, usize::from(arg_loc.index)) == nth(n))
 }
 
-/// How many words from the first on the stack it takes to count a launch.
+/// How many stack words are needed to count a launch.
 pub(crate) fn launch_words(kernel: gp_place, desc: &gp_task) -> u8 {
     let gp_task { grid, block, .. } = *desc;
     let others = [kernel, desc.shared, desc.stream, desc.count, desc.params];
@@ -152,7 +152,7 @@ pub(crate) fn launch_words(kernel: gp_place, desc: &gp_task) -> u8 {
     on_stack.map(|arg_loc| arg_loc.index + 1).max().unwrap_or(0)
 }
 
-/// The two words of a `dim3`, which lie side by side.
+/// The two adjacent words of a `dim3`.
 fn words(first: gp_place) -> [gp_place; 3] {
     let second = match first.kind {
         0 => gp_place::default(),
@@ -161,7 +161,7 @@ fn words(first: gp_place) -> [gp_place; 3] {
     [first, second, gp_place::default()]
 }
 
-/// Where a copy tells what it copies, and which way.
+/// Sets where a copy has its addresses, sizes and direction.
 fn copy(f: &Function, desc: &mut gp_task) {
     let roles = &f.roles;
     desc.target = arg_loc(f.arg(roles.dst));
@@ -182,7 +182,7 @@ fn copy(f: &Function, desc: &mut gp_task) {
     };
 }
 
-/// The number of a direction that is in a name.
+/// The number of the direction with this name.
 fn fixed(name: &str) -> u8 {
     let all = gpuprobe_event::counters::CopyDirection::ALL;
     let found = all.iter().position(|direction| direction.as_str() == name);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_copy_of_the_driver_can_be_told_apart() {
+    fn every_copy_function_of_the_cuda_driver_is_described_completely() {
         for f in catalogue().functions().iter().filter(|f| f.api == Api::Driver && f.class == Class::Memcpy) {
             let desc = op_desc(f, ALL);
             let has = |arg_loc: gp_place| arg_loc.kind != 0;
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_counted_has_no_task() {
+    fn operations_that_are_not_counted_have_no_description() {
         let launch = catalogue().lookup(Api::Driver, None, "cuLaunchKernel").unwrap();
         let copy = catalogue().lookup(Api::Driver, None, "cuMemcpyHtoD_v2").unwrap();
         let capture = catalogue().lookup(Api::Driver, None, "cuStreamBeginCapture_v2").unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_of_no_concern_where_there_are_no_rows() {
+    fn waits_are_ignored_where_there_are_no_rows() {
         let wait = catalogue().lookup(Api::Driver, None, "cuStreamSynchronize").unwrap();
         assert_eq!(op_desc(wait, ALL).work, number::WORK_SYNC_STREAM);
         assert_eq!(op_desc(wait, CountedOps { rows: false, annotate_records: true, ..ALL }).work, 0);

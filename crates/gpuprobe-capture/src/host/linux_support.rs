@@ -1,4 +1,5 @@
-//! What this kernel offers to `--kernel`. DetachableProbes from what every start looks at, because it takes some milliseconds.
+//! What this Linux kernel supports for `--kernel`. Not part of [`crate::support`], which every start calls, because
+//! it takes some milliseconds.
 
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use libbpf_rs::libbpf_sys::{self, bpf_insn, bpf_prog_load_opts};
 
 use crate::host::support::{Feature, Tier, has_attach_type, has_session_return};
 
-/// Where the kernel lists what it has perf events for.
+/// Where the Linux kernel lists the sources of perf events.
 pub(crate) const EVENT_SOURCES: &str = "/sys/bus/event_source/devices";
 
 const KPROBES: &str = "kprobes";
@@ -15,10 +16,10 @@ const KPROBE_MULTI: &str = "kprobe multi links";
 const KPROBE_SESSION: &str = "kprobe sessions";
 const FENTRY: &str = "fentry";
 
-/// The facts looked at.
+/// The features of the Linux kernel.
 #[derive(Clone, Debug)]
 pub struct KernelSupport {
-    /// Each with what follows where it is missing.
+    /// Each with the consequence if it is missing.
     pub features: Vec<Feature>,
 }
 
@@ -27,7 +28,7 @@ impl KernelSupport {
         self.features.iter().any(|f| f.name == name && f.present)
     }
 
-    /// Whether functions can be probed in this way.
+    /// Whether functions can be probed by kprobes of this tier.
     pub(crate) fn has_kprobes(&self, tier: Tier) -> bool {
         self.has(match tier {
             Tier::Session => KPROBE_SESSION,
@@ -42,7 +43,7 @@ impl KernelSupport {
     }
 }
 
-/// Looks at the kernel.
+/// Examines the Linux kernel.
 pub fn kernel_support() -> KernelSupport {
     let btf = Btf::from_vmlinux().ok();
     let btf = btf.as_ref();
@@ -50,7 +51,7 @@ pub fn kernel_support() -> KernelSupport {
     let function = |name| btf.and_then(|btf| btf.type_by_name::<types::Func<'_>>(name));
     let tracepoint = |name| btf.is_some_and(|btf| btf.type_by_name::<types::Typedef<'_>>(name).is_some());
     let multi = attach_type("BPF_TRACE_KPROBE_MULTI") && function("register_fprobe_ips").is_some();
-    // a kernel may have all that it takes and still refuse it
+    // some kernels have all features and still refuse to load one
     let fentry = function("vfs_open").is_some_and(|f| loads_for(u32::from(f.type_id())));
     let kprobes = Path::new(EVENT_SOURCES).join("kprobe").exists();
     let features = vec![
@@ -99,7 +100,7 @@ pub fn kernel_support() -> KernelSupport {
     KernelSupport { features }
 }
 
-/// Whether a program that does nothing can be loaded for a function.
+/// Whether an empty program can be loaded for a function.
 fn loads_for(function: u32) -> bool {
     // r0 = 0; exit
     let program =

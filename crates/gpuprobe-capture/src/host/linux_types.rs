@@ -1,4 +1,4 @@
-//! What the kernel's own type information says of its functions.
+//! What the type information (BTF) of the Linux kernel says about its functions.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -8,32 +8,32 @@ use gpuprobe_discover::KernelFunction;
 use gpuprobe_event::catalogue::ResultKind;
 use libbpf_rs::libbpf_sys::{self, btf};
 
-/// What a function returns: its kind, and a type of C that is like it.
+/// What a function returns: its kind, and a similar C type.
 pub type Returned = (ResultKind, &'static str);
 
 /// The type of a result that takes the whole register.
 pub(crate) const WIDE: &str = "long";
 
-/// Types of the kernel or of one of its modules.
+/// Types of the Linux kernel or of one of its modules.
 struct Types(NonNull<btf>);
 
 impl Drop for Types {
     fn drop(&mut self) {
-        // SAFETY: made by libbpf, and freed by nobody else.
+        // SAFETY: made by libbpf, and freed only here.
         unsafe { libbpf_sys::btf__free(self.0.as_ptr()) };
     }
 }
 
 impl Types {
     fn of_linux() -> Option<Self> {
-        // SAFETY: takes nothing; what it returns is ours, or null.
+        // SAFETY: takes nothing; the result is ours, or null.
         NonNull::new(unsafe { libbpf_sys::btf__load_vmlinux_btf() }).map(Self)
     }
 
-    /// They are numbered behind those of the kernel, which must live as long.
+    /// The numbers of its types follow those of the Linux kernel, whose types must live as long.
     fn of_module(module: &str, kernel: &Self) -> Option<Self> {
         let name = CString::new(module).ok()?;
-        // SAFETY: the name ends in a zero; what it returns is ours, or null.
+        // SAFETY: the name is NUL-terminated; the result is ours, or null.
         NonNull::new(unsafe { libbpf_sys::btf__load_module_btf(name.as_ptr(), kernel.0.as_ptr()) }).map(Self)
     }
 
@@ -51,7 +51,7 @@ impl Types {
             let name = libbpf_sys::btf__name_by_offset(self.0.as_ptr(), found.name_off);
             (!name.is_null()).then(|| CStr::from_ptr(name))?
         };
-        // SAFETY: both parts of the union are numbers of 32 bits.
+        // SAFETY: both members of the union are numbers of 32 bits.
         let rest = unsafe { found.__bindgen_anon_1.type_ };
         Some((found.info >> 24 & 0x1f, name, rest))
     }
@@ -71,7 +71,7 @@ impl Types {
                     continue;
                 }
                 libbpf_sys::BTF_KIND_PTR => (ResultKind::Pointer, "void*"),
-                // what the kernel has errors in
+                // the types in which the Linux kernel returns errors
                 libbpf_sys::BTF_KIND_INT if name.to_bytes() == b"int" => (ResultKind::Errno, "int"),
                 libbpf_sys::BTF_KIND_INT if name.to_bytes() == b"long int" => (ResultKind::Errno, WIDE),
                 libbpf_sys::BTF_KIND_INT | libbpf_sys::BTF_KIND_ENUM => (ResultKind::Int, "unsigned int"),
@@ -81,8 +81,8 @@ impl Types {
         None
     }
 
-    /// The arguments of a tracepoint whose type is numbered from one on: of a pointer to a function that takes a pointer
-    /// of the kernel's own before them.
+    /// The number of arguments of a tracepoint whose type has at least the number `from`. The type is a pointer to a
+    /// function with one more argument, a pointer of the kernel's own, before them.
     fn tracepoint(&self, from: u32, name: &str) -> Option<usize> {
         let wanted = format!("btf_trace_{name}");
         let is_it = |id: &u32| {
@@ -97,7 +97,7 @@ impl Types {
         (function.info as usize & 0xffff).checked_sub(1)
     }
 
-    /// Adds the functions of these names that are numbered from one on.
+    /// Adds the functions with these names whose types have at least the number `from`.
     fn add_functions<'n>(&self, from: u32, names: &HashSet<&'n str>, to: &mut HashMap<&'n str, Returned>) {
         for id in from..self.count() {
             let Some((libbpf_sys::BTF_KIND_FUNC, name, prototype)) = self.get(id) else { continue };
@@ -110,7 +110,7 @@ impl Types {
     }
 }
 
-/// What each of these functions returns, where the kernel has its type.
+/// What each of these functions returns, if the Linux kernel has its type.
 pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
     let mut found: HashMap<Option<&str>, HashMap<&str, Returned>> = HashMap::new();
     if let Some(kernel) = Types::of_linux() {
@@ -134,7 +134,8 @@ pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
     functions.iter().map(kind_of).collect()
 }
 
-/// How many arguments a tracepoint has, without its group; nothing where neither the kernel nor a module has its type.
+/// How many arguments a tracepoint has, given its name without the group; `None` if neither the Linux kernel nor a
+/// module has its type.
 pub fn tracepoint_arguments(name: &str) -> Option<usize> {
     let kernel = Types::of_linux()?;
     kernel.tracepoint(1, name).or_else(|| {
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_how_many_arguments_a_tracepoint_has() {
+    fn the_number_of_arguments_of_a_tracepoint_is_known() {
         if std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             assert_eq!(tracepoint_arguments("sched_process_fork"), Some(2));
         }
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_what_its_functions_return() {
+    fn return_types_of_linux_functions_are_known() {
         let of = |name: &str, module: Option<&str>| KernelFunction {
             name: name.to_owned(),
             module: module.map(str::to_owned),
@@ -174,7 +175,7 @@ mod tests {
         ];
         let kinds = results(&wanted);
         assert_eq!(kinds[3..], [None, None]);
-        // a machine without the kernel's types knows none
+        // a machine without the type information knows none
         if std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
             assert_eq!(
                 kinds[..3].iter().map(|kind| kind.map(|(kind, _)| kind)).collect::<Vec<_>>(),

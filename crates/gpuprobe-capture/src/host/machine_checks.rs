@@ -1,4 +1,4 @@
-//! Facts about this machine beside what its kernel can load: settings that help or hinder, each with what to do.
+//! Checks of settings of this machine that tracing depends on, each with advice.
 
 use std::fs;
 use std::path::Path;
@@ -8,19 +8,18 @@ use libbpf_rs::libbpf_sys;
 
 use crate::host::release::version_of;
 
-/// How it stands with one thing.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be.
     Good,
     /// Works, with a limit.
     Limited,
-    /// Stops tracing.
+    /// Tracing is not possible.
     Bad,
 }
 
 impl Verdict {
-    /// A word for it.
+    /// The word shown to the user.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -30,30 +29,30 @@ impl Verdict {
     }
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What.
+    /// What was checked.
     pub name: &'static str,
-    /// How it stands.
+    /// The result.
     pub verdict: Verdict,
-    /// What was found, and what to do about it where it is not good.
+    /// What was found, and what to do if it is not good.
     pub found: String,
 }
 
-/// Where the facts are; a test puts its own there.
+/// Root directories of the files that are read; tests use their own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Roots<'a> {
     pub(crate) proc: &'a Path,
     pub(crate) sys: &'a Path,
 }
 
-/// Where they are on a host.
+/// The directories of the host.
 pub(crate) fn host() -> Roots<'static> {
     Roots { proc: Path::new("/proc"), sys: Path::new("/sys") }
 }
 
-/// Looks at everything, for the capabilities that this process has.
+/// Runs all checks.
 pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
     let status = read(roots.proc, "self/status");
     let effective = effective(&status);
@@ -94,7 +93,7 @@ fn proc(is_there: bool) -> Check {
     Check { name: PROC, verdict, found }
 }
 
-/// See `filter.rs`.
+/// See [`super::seccomp`].
 fn filter(is_there: bool) -> Check {
     let (verdict, found) = match is_there {
         true => (Verdict::Good, "the daemon gives up system calls that it never needs".to_owned()),
@@ -106,7 +105,7 @@ fn filter(is_there: bool) -> Check {
     Check { name: "system call filter", verdict, found }
 }
 
-/// Capabilities by number, with what each is for.
+/// The needed capabilities, by number and name.
 const WANTED: [(u32, &str); 4] =
     [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (19, "CAP_SYS_PTRACE"), (2, "CAP_DAC_READ_SEARCH")];
 const SYS_ADMIN: u32 = 21;
@@ -131,9 +130,9 @@ fn capabilities(effective: u64) -> Check {
     Check { name: "capabilities", verdict, found }
 }
 
-/// Pids are compared in the kernel, where they are those of the first namespace.
+/// Pids are compared in BPF programs, where they are those of the first namespace.
 fn pid_namespace(link: &Path) -> Check {
-    // the number that the kernel gives the first one; ABI by long use
+    // the number of the first namespace, which has never changed
     const FIRST: &str = "pid:[4026531836]";
     let name = link.to_string_lossy();
     let (verdict, found) = match name.as_ref() {
@@ -146,7 +145,7 @@ fn pid_namespace(link: &Path) -> Check {
     Check { name: "pid namespace", verdict, found }
 }
 
-/// `none [integrity] confidentiality`: the one in brackets is in force.
+/// `none [integrity] confidentiality`: the one in brackets is active.
 fn lockdown_mode(text: &str) -> &str {
     text.split(['[', ']']).nth(1).unwrap_or("none")
 }
@@ -162,11 +161,12 @@ fn lockdown(text: &str) -> Check {
     Check { name: "lockdown", verdict, found }
 }
 
-/// Whether BPF may write to memory of processes, which takes `CAP_SYS_ADMIN` and a kernel that is not locked down. It
-/// is used for one thing: to put a return address back that the kernel has replaced (`bpf/returns.bpf.h`).
+/// Whether BPF may write to the memory of processes, which needs `CAP_SYS_ADMIN` and no lockdown. It is used for one
+/// thing: to restore a return address that the Linux kernel has replaced (`bpf/returns.bpf.h`).
 pub(crate) fn may_write_back() -> bool {
     static MAY: LazyLock<bool> = LazyLock::new(|| {
-        // SAFETY: asks the kernel whether it takes a program of two instructions; there is nothing to point to.
+        // SAFETY: asks the Linux kernel whether it accepts a program of two instructions; there is nothing to point
+        // to.
         let found = unsafe {
             libbpf_sys::libbpf_probe_bpf_helper(
                 libbpf_sys::BPF_PROG_TYPE_KPROBE,
@@ -179,8 +179,9 @@ pub(crate) fn may_write_back() -> bool {
     *MAY
 }
 
-/// Programs that call CUDA on several stacks of one thread: fibers, or signal handlers on an alternate stack. A session
-/// declines the return probe of a call that would harm them; other tiers can only undo what the kernel has done.
+/// Programs that call CUDA on several stacks of one thread: fibers, or signal handlers on an alternate stack. A
+/// session skips the return probe of a call that would harm them; other tiers can only undo what the Linux kernel has
+/// done.
 pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
     let (verdict, found) = match (has_sessions, may_write) {
         (true, _) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
@@ -223,8 +224,8 @@ fn seccomp(mode: Option<&str>) -> Check {
     Check { name: "seccomp", verdict, found }
 }
 
-/// From 6.11 on a return probe enters the kernel by a system call, which the filters of a traced program may kill;
-/// 6.14 lets it pass every filter.
+/// From 6.11 on a return probe enters the Linux kernel by a system call, for which seccomp filters may kill a traced
+/// program. 6.14 exempts it from all filters.
 pub(crate) fn returns_by_system_call(kernel: &str) -> bool {
     version_of(kernel).is_some_and(|v| ((6, 11)..(6, 14)).contains(&v))
 }
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_namespace_of_ones_own_is_refused() {
+    fn another_pid_namespace_is_refused() {
         assert_eq!(pid_namespace(Path::new("pid:[4026531836]")).verdict, Verdict::Good);
         assert_eq!(pid_namespace(Path::new("pid:[4026532299]")).verdict, Verdict::Bad);
     }
@@ -286,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn several_stacks_are_safe_on_sessions_and_where_memory_may_be_written() {
+    fn several_stacks_are_safe_with_sessions_or_write_access() {
         assert_eq!(several_stacks(false, false).verdict, Verdict::Limited);
         assert_eq!(several_stacks(false, true).verdict, Verdict::Good);
         assert_eq!(several_stacks(true, false).verdict, Verdict::Good);
     }
 
     #[test]
-    fn return_probes_and_seccomp_meet_on_three_kernels_only() {
+    fn return_probes_and_seccomp_conflict_on_three_kernels_only() {
         for (kernel, verdict) in [
             ("6.1.0-18-amd64", Verdict::Good),
             ("6.11.0", Verdict::Limited),
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_tells_nothing_is_no_reason_to_fail() {
+    fn checks_do_not_fail_without_proc_and_sys() {
         let nowhere = Path::new("/nonexistent");
         let all = checks(Roots { proc: nowhere, sys: nowhere }, "6.18");
         assert_eq!(all.len(), 9);

@@ -1,20 +1,21 @@
-//! Room for descriptors: on the perf tier a function takes four, and a process starts with room for 1,024.
+//! The limit of open files: on the perf tier a function takes four descriptors, and a process starts with a limit of
+//! 1,024.
 
 use std::sync::OnceLock;
 
-/// As many as the kernel gives by default (`fs.nr_open`).
+/// The default maximum of the Linux kernel (`fs.nr_open`).
 const WANTED: libc::rlim_t = 1 << 20;
 
-/// What the limit was before it was raised.
+/// The limit before it was raised.
 static BEFORE: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
-/// The limit of open files, and how far it goes, for commands that are started after it was raised.
+/// The soft and hard limit of open files before it was raised, for commands that are started later.
 pub fn files_before() -> Option<(u64, u64)> {
     BEFORE.get().copied().flatten()
 }
 
-/// Raises the limit of open files as far as it goes, once. Commands that are started later inherit it, unless they are
-/// given [`files_before`].
+/// Raises the limit of open files as far as possible, once. Commands that are started later inherit it, unless
+/// [`files_before`] is set for them.
 pub(crate) fn raise_limit() {
     BEFORE.get_or_init(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -23,7 +24,7 @@ pub(crate) fn raise_limit() {
             return None;
         }
         let most = limit.rlim_max.max(WANTED);
-        // above the hard limit only with CAP_SYS_RESOURCE; up to it, anyone may
+        // above the hard limit only with CAP_SYS_RESOURCE; up to it, any process may
         if !set(most, most) {
             set(limit.rlim_max, limit.rlim_max);
         }
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_room_for_as_many_files_as_the_hard_limit_allows() {
+    fn the_soft_limit_is_raised_to_the_hard_limit() {
         raise_limit();
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the struct is valid for writing during the call.

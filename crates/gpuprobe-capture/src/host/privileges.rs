@@ -1,40 +1,41 @@
-//! Giving up what is not needed any more. What is loaded stays loaded; what is left is for libraries and processes that
-//! come later.
+//! Drops the privileges that are not needed any more. Loaded programs stay loaded; the remaining privileges are for
+//! libraries and processes that come later.
 
 use std::io;
 
 use super::{open_files, urgency};
 
-/// What a look at other processes and probes in their libraries take, by number and name.
+/// Capabilities for reading other processes and probing their libraries.
 const KEPT: [(u32, &str); 5] = [
     (2, "CAP_DAC_READ_SEARCH"),
     (19, "CAP_SYS_PTRACE"),
     (38, "CAP_PERFMON"),
     (39, "CAP_BPF"),
-    // files that processes have mapped, by their mappings
+    // to open the files that processes have mapped
     (40, "CAP_CHECKPOINT_RESTORE"),
 ];
-/// What a perf event on a function takes: kernels of 2025 and later want it again in place of `CAP_PERFMON`.
+/// For a perf event on a function: Linux kernels of 2025 and later require it again instead of `CAP_PERFMON`.
 const ADMIN: u32 = 21;
-/// What it takes to be run before others where the limit does not allow it.
+/// For real-time priority, if the limit does not allow it.
 const NICE: u32 = 23;
-/// The highest number a capability can have.
+/// The highest possible number of a capability.
 const LAST: u32 = 63;
 
-/// Gives up every capability but those that are needed later, for this thread and the threads and processes that it
-/// starts from now on. None of them can be got back, also not by executing a program. With `perf`, those that perf events
-/// on functions need are kept too.
+/// Drops every capability that is not needed later, for this thread and the threads and processes that it starts from
+/// now on. They cannot be regained, not even by executing a program. With `perf`, keeps those that perf events on
+/// functions need.
 pub fn give_up_privileges(perf: bool) -> io::Result<()> {
     give_up(perf, false)
 }
 
-/// The same for a process that executes programs which need what is left, also where it does not run as root.
+/// The same for a process that executes programs which need the remaining capabilities, also if it does not run as
+/// root.
 pub fn give_up_privileges_but_for_children() -> io::Result<()> {
     give_up(false, true)
 }
 
 fn give_up(perf: bool, for_children: bool) -> io::Result<()> {
-    // Limits take CAP_SYS_RESOURCE to be raised, so that is done here, and it goes with the others.
+    // raising limits needs CAP_SYS_RESOURCE, which is dropped below
     let nice = !urgency::raise_limit();
     if perf {
         open_files::raise_limit();
@@ -43,26 +44,26 @@ fn give_up(perf: bool, for_children: bool) -> io::Result<()> {
         is_kept(capability) || (perf && capability == ADMIN) || (nice && capability == NICE)
     };
     for capability in (0..=LAST).filter(|c| !is_kept(*c)) {
-        // without the privilege, or where the kernel has no such capability, this is refused and changes nothing
+        // without the privilege, or if the Linux kernel has no such capability, this fails and changes nothing
         prctl(libc::PR_CAPBSET_DROP, u64::from(capability)).ok();
     }
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
     if !for_children {
-        // older kernels have no ambient ones
+        // older kernels have no ambient capabilities
         prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64).ok();
     }
     let mut sets = capabilities()?;
     for (half, set) in sets.iter_mut().enumerate() {
         let of_half = (0..32).filter(|bit| is_kept(32 * half as u32 + bit));
         let kept = of_half.fold(0, |all, bit| all | 1 << bit);
-        // an ambient one ends with the inheritable one of its number
+        // an ambient capability is dropped with the inheritable one of its number
         let inheritable = if for_children { set.inheritable & kept } else { 0 };
         *set = Sets { effective: set.effective & kept, permitted: set.permitted & kept, inheritable };
     }
     set_capabilities(&sets)
 }
 
-/// Whether this process has any capability. Then it must not obey files that unprivileged users can write.
+/// Whether this process has any capability. Then it must not trust files that unprivileged users can write.
 pub fn is_privileged() -> bool {
     capabilities().is_ok_and(|sets| sets.iter().any(|half| half.permitted != 0))
 }
@@ -77,7 +78,7 @@ fn prctl(option: libc::c_int, value: u64) -> io::Result<()> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Half of each set of capabilities, as the kernel takes them.
+/// One half of each capability set, as the Linux kernel expects them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sets {
@@ -86,14 +87,14 @@ struct Sets {
     inheritable: u32,
 }
 
-/// Which form of the sets is meant, and whose they are: 0 is the calling thread.
+/// The version of the layout, and the thread: 0 is the calling thread.
 #[repr(C)]
 struct Header {
     version: u32,
     pid: i32,
 }
 
-/// Two halves of 32 bits.
+/// The layout of two halves of 32 bits.
 const VERSION: u32 = 0x2008_0522;
 
 fn capabilities() -> io::Result<[Sets; 2]> {
@@ -114,7 +115,7 @@ fn set_capabilities(sets: &[Sets; 2]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Whether this thread can be run before ordinary ones. It must be an ordinary one again after that.
+    /// Whether this thread can get real-time priority. It must be an ordinary thread again after that.
     fn can_be_urgent() -> bool {
         // SAFETY: this asks about the calling thread and takes no address.
         let policy = || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_could_be_urgent_still_can_without_the_privilege() {
+    fn a_thread_can_still_get_real_time_priority_without_the_privilege() {
         let (before, after) = std::thread::spawn(|| {
             let before = can_be_urgent();
             give_up_privileges(false).unwrap();
@@ -138,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_what_later_looks_take() {
+    fn only_the_needed_capabilities_are_kept() {
         for perf in [false, true] {
-            // of a thread of its own: it cannot be taken back
+            // on its own thread, because it cannot be undone
             let left = std::thread::spawn(move || {
                 let before = capabilities().unwrap();
                 give_up_privileges(perf).unwrap();

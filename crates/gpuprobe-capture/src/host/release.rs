@@ -2,12 +2,12 @@
 
 use std::fs;
 
-/// `uname -r`, from /proc so that no system call is needed.
+/// `uname -r`, read from /proc.
 pub(crate) fn kernel_release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-/// Major and minor of a release such as `6.1.0-18-amd64`.
+/// Major and minor number of a release such as `6.1.0-18-amd64`.
 pub(crate) fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

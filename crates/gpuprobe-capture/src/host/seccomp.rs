@@ -14,12 +14,12 @@ use libc::{
     seccomp_data, sock_filter,
 };
 
-/// The system calls of this architecture, as the Linux kernel numbers them; those of others are refused.
+/// The system call numbers of this architecture; calls with those of others are refused.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
-/// From here on they are those of the x32 interface, which has other numbers for the same calls.
+/// From here on the numbers are those of the x32 interface, which has other numbers for the same calls.
 #[cfg(target_arch = "x86_64")]
 const OTHER_NUMBERS: u32 = 0x4000_0000;
 

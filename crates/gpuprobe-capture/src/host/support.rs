@@ -1,4 +1,4 @@
-//! What this kernel can do: facts first, decisions second.
+//! What this Linux kernel supports.
 
 use std::fmt;
 use std::path::Path;
@@ -10,14 +10,14 @@ use libbpf_rs::btf::{Btf, types};
 use super::machine_checks::{self, Check, Verdict};
 use super::release::kernel_release;
 
-/// How probes are attached. All three run the same program.
+/// How probes are attached to libraries. All three run the same BPF code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
-    /// A perf event per function and direction; every kernel that gpuprobe runs on.
+    /// A perf event for each function and direction; works on every supported Linux kernel.
     Perf,
-    /// One link for many functions; kernel 6.6.
+    /// One link for many functions; Linux 6.6.
     Multi,
-    /// One program for entry and return; kernel 6.13.
+    /// One program for entry and return; Linux 6.13.
     Session,
 }
 
@@ -25,7 +25,7 @@ impl Tier {
     /// Best first.
     pub const ALL: [Self; 3] = [Self::Session, Self::Multi, Self::Perf];
 
-    /// The word of `--attach`.
+    /// The value of `--attach`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Perf => "perf",
@@ -50,29 +50,29 @@ impl FromStr for Tier {
     }
 }
 
-/// One fact about the kernel.
+/// One feature of the Linux kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Feature {
     /// What was looked for.
     pub name: &'static str,
-    /// Whether it is there.
+    /// Whether the Linux kernel has it.
     pub present: bool,
-    /// What follows, or what to do, when it is not.
+    /// The consequence, or what to do, if it is missing.
     pub without: &'static str,
 }
 
-/// What this machine allows.
+/// What this machine supports.
 #[derive(Clone, Debug)]
 pub struct Support {
-    /// Kernel release.
+    /// The release of the Linux kernel.
     pub kernel: String,
     /// Settings of the machine.
     pub checks: Vec<Check>,
-    /// The facts looked at.
+    /// Features of the Linux kernel.
     pub features: Vec<Feature>,
 }
 
-/// Looks at the machine.
+/// Examines the machine.
 pub fn support() -> Support {
     let btf = Btf::from_vmlinux().ok();
     let attach_type = |name| btf.as_ref().is_some_and(|btf| has_attach_type(btf, name));
@@ -122,12 +122,12 @@ impl Support {
         self.features.iter().any(|f| f.name == name && f.present)
     }
 
-    /// Whether the kernel has type information at all.
+    /// Whether the Linux kernel has type information.
     pub fn has_btf(&self) -> bool {
         self.has(BTF)
     }
 
-    /// What a tier lacks here; `None` where it can be used.
+    /// The feature that a tier lacks here; `None` if it can be used.
     pub fn lacks(&self, tier: Tier) -> Option<&Feature> {
         let needed: &[&str] = match tier {
             Tier::Session => &[BTF, SESSION],
@@ -137,7 +137,7 @@ impl Support {
         self.features.iter().find(|f| needed.contains(&f.name) && !f.present)
     }
 
-    /// The best tier there is.
+    /// The best tier that can be used.
     pub fn best_tier(&self) -> Option<Tier> {
         Tier::ALL.into_iter().find(|t| self.lacks(*t).is_none())
     }
@@ -148,8 +148,8 @@ pub(crate) fn has_attach_type(btf: &Btf<'_>, name: &str) -> bool {
     attach_types.iter().any(|m| m.name.is_some_and(|n| n == name))
 }
 
-/// Whether a session's program can ask which end of the call it is at, in one of the two ways that it knows: without
-/// an argument (6.13), or with the context (7.0).
+/// Whether a session program can ask whether it runs at the return of a call. It can use both forms of the kernel
+/// function: without an argument (6.13), and with the context (7.0).
 pub(crate) fn has_session_return(btf: &Btf<'_>) -> bool {
     let function = btf.type_by_name::<types::Func<'_>>("bpf_session_is_return");
     let prototype = function.and_then(|f| types::FuncProto::try_from(f.referenced_type()).ok());

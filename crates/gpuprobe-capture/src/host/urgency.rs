@@ -1,27 +1,27 @@
-//! Being run at once. Processes that wait for us in the kernel share the CPUs with us, and an ordinary process that
-//! wakes up may have to let them go on for milliseconds each time.
+//! Real-time priority for short moments. Processes that wait for us in the kernel share the CPUs with us, and an
+//! ordinary process that wakes up may have to wait for milliseconds each time.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-/// Of the real-time priorities.
+/// The lowest real-time priority.
 const LOWEST: libc::c_int = 1;
 
 thread_local! {
-    /// How many of them this thread has, and how it was run before the first.
+    /// How many [`Urgent`] this thread has, and its policy before the first.
     static URGENT: Cell<(u32, libc::c_int)> = const { Cell::new((0, libc::SCHED_OTHER)) };
 }
 
-/// While it lives, the thread that made it is run before every ordinary one; one may live inside another. Without the
-/// privilege it does nothing.
+/// While it exists, its thread runs before every ordinary one. Several may exist at once. Without the privilege it
+/// does nothing.
 #[derive(Debug)]
 pub struct Urgent {
-    /// It is of the thread that made it.
+    /// It belongs to the thread that made it.
     _stays: PhantomData<*const ()>,
 }
 
 impl Urgent {
-    /// Begins.
+    /// Starts.
     pub fn begin() -> Self {
         URGENT.with(|urgent| match urgent.get() {
             (0, _) => {
@@ -46,22 +46,23 @@ impl Drop for Urgent {
     }
 }
 
-/// How this thread is run: one of those that need no priority, or as most are.
+/// The policy of this thread, if it is one without a priority; else the ordinary one.
 fn policy() -> libc::c_int {
-    // SAFETY: takes a number, and is about this thread alone.
+    // SAFETY: takes a number, and concerns only this thread.
     let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
     if [libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy) { policy } else { libc::SCHED_OTHER }
 }
 
 fn schedule(policy: libc::c_int, sched_priority: libc::c_int) {
     let parameters = libc::sched_param { sched_priority };
-    // Children begin as ordinary processes. Only with a privilege can that be taken back, so it stays.
+    // Children start as ordinary processes. Clearing this flag needs a privilege, so it stays set.
     let policy = policy | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: the parameters are valid for the call, which is about this thread alone. Refusal changes nothing.
+    // SAFETY: the parameters are valid for the call, which concerns only this thread. Refusal changes nothing.
     unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
 }
 
-/// Lets this process be urgent without a capability, if it has the one to allow that; whether it may.
+/// Raises the limit so that this process can get real-time priority without a capability. Returns whether that
+/// worked.
 pub(crate) fn raise_limit() -> bool {
     let wanted = LOWEST as libc::rlim_t;
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -79,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_urgent_in_something_urgent_does_not_end_it() {
-        // SAFETY: takes a number, and is about this thread alone.
+    fn nested_urgent_values_end_with_the_last_one() {
+        // SAFETY: takes a number, and concerns only this thread.
         let is_urgent =
             || unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR;
         let outer = Urgent::begin();
-        // without the privilege there is nothing to see
+        // without the privilege nothing changes
         let can_be = is_urgent();
         drop(Urgent::begin());
         assert_eq!(is_urgent(), can_be);

@@ -1,37 +1,37 @@
 //! What probes collect.
 
-/// What the probes of a function do.
+/// What the probes of a function collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collect {
-    /// Count in the kernel: nothing to lose, a fixed cost.
+    /// Counts in the kernel: nothing can be lost, at a fixed cost.
     Count,
-    /// One record a call.
+    /// One record for each call.
     Stream,
     /// Both, so that they can be compared.
     CountAndStream,
-    /// Count failures that no call inside is the cause of.
+    /// Counts failures that are not caused by a failed inner call.
     Failures,
-    /// Count calls as they begin, and nothing else: there is no return probe, which saves a third.
+    /// Counts calls at their entry, and nothing else. Without a return probe this costs a third less.
     Entries,
-    /// Only what other calls need: names of kernels, which context is current, what is captured.
+    /// State-only probe: collects only what other calls need, such as kernel names, the current context and captures.
     Aside,
 }
 
-/// Which work is counted.
+/// Which GPU operations are counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CountedOps {
     pub(crate) launches: bool,
     pub(crate) copies: bool,
-    /// What is asked of the driver.
+    /// System calls on NVIDIA device files.
     pub(crate) device_calls: bool,
     /// In rows of tables.
     pub(crate) rows: bool,
-    /// The records of calls tell what became of their work.
+    /// The records of calls are annotated with the outcome of their GPU operation.
     pub(crate) annotate_records: bool,
 }
 
 impl CountedOps {
-    /// Whether there are rows of launches.
+    /// Whether launches are counted in rows.
     pub(crate) fn launch_rows(self) -> bool {
         self.launches && self.rows
     }

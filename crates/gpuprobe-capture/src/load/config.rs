@@ -3,69 +3,69 @@
 use super::hooks::{KernelHook, TracepointHook};
 use crate::host::support::Tier;
 
-/// What to load, and how large.
+/// What to load, and the sizes of the maps.
 #[derive(Clone, Debug)]
 pub struct CaptureConfig {
-    /// The attach tier; the best there is when `None`.
+    /// The attach tier; `None` for the best one.
     pub tier: Option<Tier>,
-    /// Watch only the processes named by [`crate::Capture::add_target`], and what they fork.
+    /// Watch only the processes added by [`crate::Capture::add_target`], and what they fork.
     pub only_targets: bool,
-    /// What targets fork is watched too.
+    /// Also watch what targets fork.
     pub follow_forks: bool,
-    /// Of the calls that are streamed, only those that fail.
+    /// Stream only calls that fail.
     pub errors_only: bool,
-    /// Only those that are not made inside others.
+    /// Stream only calls that are not made inside others.
     pub outermost_only: bool,
-    /// Only those that take at least so long.
+    /// Stream only calls that take at least so long.
     pub min_duration_ns: u64,
-    /// Tell when a call begins, as well as when it has returned.
+    /// Send a record when a call begins, as well as when it has returned.
     pub phases: bool,
-    /// Tell only when a call begins: there are no return probes.
+    /// Send a record only when a call begins: there are no return probes.
     pub entry_only: bool,
-    /// Some functions are only counted, as their calls begin: see [`crate::Collect::Entries`].
+    /// Some functions have only entry counts: see [`crate::Collect::Entries`].
     pub tallies: bool,
-    /// The stack of every call that is streamed.
+    /// Send the stack of every call that is streamed.
     pub stacks: bool,
-    /// Learn where allocations come from.
+    /// Find the call sites of allocations.
     pub sites: bool,
-    /// Learn what kernels are called.
+    /// Find the names of CUDA kernels.
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
     pub launches: bool,
     /// Count copies in the kernel.
     pub copies: bool,
-    /// Count these in rows of tables.
+    /// Count launches and copies in rows of tables.
     pub rows: bool,
-    /// Annotate the record of each call with what became of its work.
+    /// Annotate the record of each call with the outcome of its GPU operation.
     pub told: bool,
-    /// Look at calls of the kernel on the driver's devices.
+    /// Watch system calls on NVIDIA device files.
     pub driver: bool,
-    /// Functions of the kernel that are probed, by [`crate::Capture::attach_functions`].
+    /// Functions of the Linux kernel to probe, by [`crate::Capture::attach_functions`].
     pub hooks: Vec<KernelHook>,
-    /// Tracepoints that are told of, by [`crate::Capture::attach_tracepoints`].
+    /// Tracepoints to attach to, by [`crate::Capture::attach_tracepoints`].
     pub tracepoints: Vec<TracepointHook>,
-    /// Probes that do nothing, to measure what the kernel itself takes for them.
+    /// Use programs that do nothing, to measure what the Linux kernel itself needs for a probe.
     pub bare: bool,
-    /// Probe functions that may be left out so that each of them can be taken out alone.
+    /// Give functions that may be detached their own links, so that each can be detached alone.
     pub apart: bool,
-    /// Keep targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
+    /// Pause targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
     pub hold: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
     pub ring_bytes: u32,
-    /// How many live allocations are kept.
+    /// The most live allocations.
     pub live_entries: u32,
-    /// How many (process, function) pairs are counted.
+    /// The most (process, function) pairs with counts.
     pub count_entries: u32,
-    /// How many processes are kept.
+    /// The most processes.
     pub process_entries: u32,
-    /// How many (process, kernel, stream) triples launches are counted for.
+    /// The most (process, CUDA kernel, stream) triples with launch counts.
     pub launch_entries: u32,
-    /// How many pairs of a site and a context are kept, and for each some comparisons of stacks.
+    /// The most pairs of a call site and a context. The number of stack comparisons follows from it.
     pub site_entries: u32,
 }
 
 impl CaptureConfig {
-    /// Comparisons of stacks: some for each site, and the row that stands for none.
+    /// The number of stack comparisons: some for each site, and row 0, which stands for none.
     pub(crate) fn site_nodes(&self) -> u32 {
         if self.sites { self.site_entries.saturating_mul(4).saturating_add(1) } else { 1 }
     }

@@ -1,4 +1,4 @@
-//! Linux kernel functions and tracepoints that are to be probed.
+//! Functions and tracepoints of the Linux kernel that are to be probed.
 
 use gpuprobe_discover::{KernelFunction, SkipCause};
 use gpuprobe_event::{Api, Function, catalogue};
@@ -6,32 +6,29 @@ use gpuprobe_event::{Api, Function, catalogue};
 use crate::host::linux_types::Returned;
 use crate::wire::ProgramName;
 
-/// A function to probe.
+/// A function of the Linux kernel to probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelHook {
-    /// Which.
     pub function: KernelFunction,
-    /// Whether the kernel has its type, so that a program can be loaded for it.
+    /// Whether the Linux kernel has its type, so that an fentry program can be loaded for it.
     pub is_typed: bool,
     /// What it returns.
     pub returned: Returned,
-    /// Where a file of hooks asks for it.
+    /// File and line of the hook.
     pub place: Option<String>,
-    /// Why it is not to be probed.
+    /// Why it must not be probed.
     pub refused: Option<Refusal>,
 }
 
-/// Why something is not probed: to count, and in words.
+/// Why something is not probed: the cause that is counted, and a text.
 pub type Refusal = (SkipCause, String);
 
-/// Something that was asked for in the kernel and is not probed.
+/// A function or tracepoint that is not probed.
 #[derive(Debug)]
 pub struct Unprobed {
-    /// What it is called.
     pub name: String,
-    /// Where a file of hooks asks for it.
+    /// File and line of the hook.
     pub place: Option<String>,
-    /// Why.
     pub refusal: Refusal,
 }
 
@@ -41,17 +38,17 @@ impl KernelHook {
     }
 }
 
-/// How many there can be at once; as many programs as `tracepoint.bpf.h` has.
+/// The most tracepoints at once: as many programs as `tracepoint.bpf.h` has.
 pub const MOST_TRACEPOINTS: usize = ProgramName::TRACEPOINT.len();
 
-/// A tracepoint to be told of. The rows of those that are not refused follow each other.
+/// A tracepoint to attach to. The rows of those that are not refused are contiguous.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TracepointHook {
-    /// Whose it is and what it is called there, `group:name`.
+    /// `group:name`.
     pub name: String,
-    /// Where a file of hooks asks for it.
+    /// File and line of the hook.
     pub place: String,
-    /// Why it is not to be.
+    /// Why it must not be attached.
     pub refused: Option<Refusal>,
 }
 
@@ -65,12 +62,12 @@ impl TracepointHook {
     }
 }
 
-/// Those that have rows, in their order.
+/// The tracepoints that have rows, in their order.
 pub(crate) fn accepted(hooks: &[TracepointHook]) -> impl Iterator<Item = &TracepointHook> {
     hooks.iter().filter(|hook| hook.refused.is_none()).take(MOST_TRACEPOINTS)
 }
 
-/// Where their rows begin in the catalogue.
+/// The first row of tracepoints in the catalogue.
 pub(crate) fn first_row(hooks: &[TracepointHook]) -> u32 {
     accepted(hooks).next().and_then(TracepointHook::row).map_or(u32::MAX, |row| row.id.0)
 }

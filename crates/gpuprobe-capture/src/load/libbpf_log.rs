@@ -1,10 +1,10 @@
-//! What libbpf logs while it loads programs.
+//! The log of libbpf.
 
 use std::sync::Mutex;
 
 use libbpf_rs::PrintLevel;
 
-/// What libbpf said, kept so that a failure can tell its reason.
+/// What libbpf logged, for error messages.
 static LOG: Mutex<String> = Mutex::new(String::new());
 
 fn append_log(_level: PrintLevel, text: String) {
@@ -16,7 +16,7 @@ fn append_log(_level: PrintLevel, text: String) {
     }
 }
 
-/// Does something with libbpf; what that said of it comes back.
+/// Runs something with libbpf, and also returns what it logged.
 pub(crate) fn with_log<T>(load: impl FnOnce() -> T) -> (T, String) {
     libbpf_rs::set_print(Some((PrintLevel::Warn, append_log)));
     let result = load();
@@ -24,12 +24,12 @@ pub(crate) fn with_log<T>(load: impl FnOnce() -> T) -> (T, String) {
     (result, log)
 }
 
-/// Does something with libbpf that may fail.
+/// Runs something with libbpf, and discards what it logged.
 pub(crate) fn without_log<T>(load: impl FnOnce() -> T) -> T {
     with_log(load).0
 }
 
-/// The last lines that say something, out of a verifier log that may be very long.
+/// The last meaningful lines of a verifier log, which may be very long.
 pub(crate) fn last_lines(log: &str) -> String {
     let is_useful = |line: &&str| {
         let line = line.trim();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_verifiers_last_words_are_the_reason() {
+    fn the_last_lines_of_the_verifier_log_are_the_reason() {
         let log = "-- BEGIN PROG LOAD LOG --\n0: (b7) r0 = 0\nR2 unbounded memory access\nprocessed 12 insns\n-- END\n";
         assert_eq!(last_lines(log), "0: (b7) r0 = 0\n  R2 unbounded memory access");
         assert_eq!(last_lines(""), "no last_lines was given");

@@ -15,10 +15,11 @@ use crate::wire::device_rows::first_row;
 use crate::wire::object_handles::{open_maps, open_programs};
 use crate::wire::{MapName, OBJECT, ProgramName, as_bytes, gp_config, number};
 
-/// A process may keep this part of the table of allocations for addresses that it has freed: a free that keeps its entry
-/// costs a third of one that gives it back, and the next allocation there too.
+/// A process may keep freed addresses in this part of the table of allocations: a free that keeps its entry costs a
+/// third of one that deletes it, and so does the next allocation at that address.
 const SPARE_PART: u32 = 256;
-/// The part of the rows of launches that is kept for kernels on all streams together, when others have none left.
+/// This part of the launch rows is reserved for CUDA kernels on all streams together, for when no other rows are
+/// left.
 const ROWS_WITHOUT_STREAM: u32 = 4;
 
 pub(crate) fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, CaptureError> {
@@ -40,7 +41,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
     Ok(object)
 }
 
-/// What the programs are told.
+/// The settings as the BPF programs read them.
 fn settings(config: &CaptureConfig) -> gp_config {
     gp_config {
         only_targets: config.only_targets.into(),
@@ -70,7 +71,7 @@ fn settings(config: &CaptureConfig) -> gp_config {
     }
 }
 
-/// Leaves out the programs that are not needed here.
+/// Disables the programs that are not needed.
 fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) {
     let wanted = programs(tier, config.entry_only, config.bare);
     for (name, mut program) in open_programs(object) {
@@ -80,17 +81,17 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
             ProgramName::OnSyscall | ProgramName::OnSyscallEnd => config.driver,
             ProgramName::LoaderPerf => config.hold && tier == Tier::Perf,
             ProgramName::LoaderMulti => config.hold && tier != Tier::Perf,
-            // a program that names what a kernel lacks must not be loaded there
+            // a program that uses a feature which the Linux kernel lacks must not be loaded
             ProgramName::TallyMulti | ProgramName::TallyPerf => {
                 config.tallies && entry_count_program(tier).0 == name
             }
-            // those on functions of the kernel and on tracepoints are loaded apart, see `functions.rs`
+            // those for Linux functions and tracepoints are loaded in a second object, see `second_object.rs`
             _ => wanted.iter().any(|(wanted, _)| *wanted == name),
         });
     }
 }
 
-/// Waiting in the kernel takes a CPU, so that user space needs another one to answer from.
+/// A process that busy-waits in the kernel takes a CPU, so user space needs another one to answer it.
 fn pause_mode(hold: bool) -> u8 {
     let single_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
     match (hold, single_cpu) {

@@ -3,28 +3,28 @@
 use super::config::CaptureConfig;
 use crate::wire::MapName;
 
-/// The size of a map; `None` where it is no setting.
+/// The size of a map; `None` if it is fixed.
 pub(crate) fn max_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     op_entries(map, config).or_else(|| entries(map, config))
 }
 
-/// A GPU or two, with a primary context each; whoever has more takes the room of those that have fewer.
+/// Enough for one or two GPUs with a primary context each. Processes share the table, so some may have more.
 const CONTEXTS_PER_PROCESS: u32 = 4;
 
-/// Directions, modes and kinds of host memory that a process uses; whoever uses more takes the room of others. The table is
-/// read as often as counters are, and that takes as long as it is large.
+/// Combinations of direction, mode and kind of host memory that a process uses. Processes share the table, so some
+/// may have more. A larger table would take longer to read.
 const COPIES_PER_PROCESS: u32 = 4;
-/// Graphs, executable ones, captures and events in them, of all processes. Room is taken as they are made.
+/// Graphs, executable graphs, captures, and events in captures, of all processes. Entries are allocated on demand.
 const GRAPHS: u32 = 1 << 16;
-/// Nodes of graphs that were made one by one.
+/// Graph nodes that were added one by one.
 const NODES: u32 = 1 << 18;
-/// Physical memory is made in pieces of megabytes, so there are fewer of them; and what is large takes time to make when
-/// the daemon starts.
+/// Physical memory is allocated in pieces of megabytes, so there are fewer of them; a larger map would slow down the
+/// start of the daemon.
 const ALLOCATIONS_PER_PHYSICAL: u32 = 8;
-/// Parts that the range of an allocation is kept in.
+/// Address prefixes that the range of one allocation is split into.
 const PARTS_PER_ALLOCATION: u32 = 8;
 
-/// How large a table of work is; those that are not used are as small as it gets.
+/// The size of a map for GPU operations. Unused maps have the smallest possible size.
 fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     let (launches, copies) = (config.launches && config.rows, config.copies && config.rows);
     let (wanted, entries) = match map {
@@ -32,7 +32,7 @@ fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         MapName::Streams | MapName::UnusedStreams => {
             (config.launches || config.copies, config.process_entries)
         }
-        // the first row is none
+        // row 0 stands for none
         MapName::LaunchRows => (launches, config.launch_entries.saturating_add(1)),
         MapName::StreamRows => (config.launches || config.copies, config.process_entries.saturating_add(1)),
         MapName::Captures | MapName::Recorded => (config.launches || config.copies, GRAPHS),
@@ -46,7 +46,7 @@ fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     Some(if wanted { entries } else { 1 })
 }
 
-/// How large any other map is; none for those whose size is no setting.
+/// The size of any other map; `None` if it is fixed.
 fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     let contexts = config.process_entries * CONTEXTS_PER_PROCESS;
     Some(match map {
@@ -64,7 +64,7 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
             config.count_entries
         }
         MapName::Processes | MapName::UnusedMemory | MapName::Unified => config.process_entries,
-        // the first row is nobody's
+        // row 0 stands for none
         MapName::CountRows => config.count_entries + 1,
         MapName::MemoryRows => config.process_entries + 1,
         MapName::ContextRows => contexts + 1,

@@ -3,7 +3,7 @@
 use crate::host::support::Tier;
 use crate::wire::ProgramName;
 
-/// How a link is made.
+/// How a uprobe link is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UprobeKind {
     /// One link for the entry and the return of many functions.
@@ -27,14 +27,14 @@ impl UprobeKind {
         (Self::PerfReturn, "perf-return"),
     ];
 
-    /// Whether it takes a descriptor per function.
+    /// Whether it takes a descriptor for each function.
     pub(crate) fn is_perf(self) -> bool {
         matches!(self, Self::Perf | Self::PerfReturn)
     }
 }
 
-/// The programs of a tier, and how each is attached. Entries first: they make returns safe (`bpf/returns.bpf.h`). What
-/// begins before all are in is not observed.
+/// The programs of a tier, and how each is attached. Entries come first, because they make returns safe
+/// (`bpf/returns.bpf.h`). Calls that begin before all programs are attached are not observed.
 pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(ProgramName, UprobeKind)] {
     match (tier, bare) {
         (Tier::Session | Tier::Multi, true) if entry_only => {
@@ -66,7 +66,7 @@ pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(P
     }
 }
 
-/// The program that counts calls as they begin.
+/// The program that counts calls at their entry.
 pub(crate) fn entry_count_program(tier: Tier) -> &'static (ProgramName, UprobeKind) {
     match tier {
         Tier::Session | Tier::Multi => &(ProgramName::TallyMulti, UprobeKind::Multi),

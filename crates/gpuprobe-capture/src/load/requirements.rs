@@ -1,18 +1,18 @@
-//! What a machine must allow before anything is loaded.
+//! What the machine must support before anything is loaded.
 
 use crate::error::CaptureError;
 use crate::host::machine_checks::{PROC, Verdict};
 use crate::host::release::version_of;
 use crate::host::support::{Support, Tier, support};
 
-/// Fails where nothing can be traced, with the reason.
+/// Fails with the reason if nothing can be traced on this machine.
 pub fn check_machine(forced: Option<Tier>) -> Result<(), CaptureError> {
     check(&support(), forced).map(drop)
 }
 
-/// Privileges and kernel, in the order in which a person would have to mend them.
+/// Checks the Linux kernel and the privileges, in the order in which a user would have to fix them.
 pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, CaptureError> {
-    // bpf_loop
+    // the first kernel with bpf_loop
     const OLDEST: (u32, u32) = (5, 17);
     if version_of(&support.kernel).is_some_and(|v| v < OLDEST) {
         return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.17" });
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::host::machine_checks::Check;
 
-    /// This machine, as if it were another.
+    /// This machine with another Linux kernel and changed properties.
     fn machine(kernel: &str, change: impl Fn(&mut Support)) -> Support {
         let mut support = support();
         support.kernel = kernel.to_owned();
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_is_too_old_or_has_no_btf_is_named_with_what_is_needed() {
+    fn an_old_kernel_or_one_without_btf_is_refused_with_what_is_needed() {
         let old = refusal(&machine("5.10.0-28-amd64", |_| {}), None);
         assert_eq!(old, "the kernel is 5.10.0-28-amd64, gpuprobe needs 5.17 or newer");
         let no_btf = machine("6.1.0", |s| s.features.iter_mut().for_each(|f| f.present = false));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_machine_forbids_is_told_before_anything_is_loaded() {
+    fn a_machine_that_forbids_tracing_is_refused_with_the_reason() {
         let unprivileged = machine("6.1.0", |s| s.checks[0].verdict = Verdict::Bad);
         assert!(refusal(&unprivileged, None).contains("try sudo"));
         let no_proc = machine("", |s| {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_tier_is_taken_and_a_missing_one_refused() {
+    fn the_best_tier_is_chosen_and_an_unsupported_one_refused() {
         let all = machine("6.18.0", |_| {});
         assert_eq!(check(&all, None).unwrap(), Tier::Session);
         assert_eq!(check(&all, Some(Tier::Perf)).unwrap(), Tier::Perf);

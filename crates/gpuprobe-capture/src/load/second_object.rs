@@ -1,4 +1,4 @@
-//! The BPF object loaded once more, with other programs on the same maps.
+//! Loads the BPF object a second time, with other programs on the same maps.
 
 use std::os::fd::AsFd;
 
@@ -8,7 +8,7 @@ use super::libbpf_log::without_log;
 use crate::wire::object_handles::{map_of, open_maps, open_programs};
 use crate::wire::{OBJECT, ProgramName};
 
-/// The programs that are wanted, loaded apart.
+/// Loads these programs into a second object.
 pub(crate) fn load_programs(
     main: &Object,
     is_wanted: impl Fn(ProgramName) -> bool,
@@ -20,7 +20,7 @@ pub(crate) fn load_programs(
     without_log(|| object.load())
 }
 
-/// The object once more, with the maps that the first one has.
+/// Opens the object a second time, with the maps of the first.
 pub(crate) fn open_again(main: &Object) -> Result<OpenObject, libbpf_rs::Error> {
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
     for (name, mut map) in open_maps(&mut object) {

@@ -1,4 +1,4 @@
-//! Who uses a GPU: NVML's lists of processes put together.
+//! The processes that use a GPU, merged from NVML's lists.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use gpuprobe_event::{GpuProcess, Tgid};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::{ProcessInfo, ProcessUtilizationSample};
 
-/// What NVML has said is at most this; some drivers fill in numbers without meaning.
+/// Samples with more than this are invalid: some drivers fill in meaningless numbers.
 const WHOLE: u32 = 100;
 
-/// Every process once. One that computes and draws is in both lists with all its memory, so the larger figure is it; one
-/// that uses several parts of a GPU (MIG) is in a list once for each, with what it has there.
-pub(super) fn together(lists: &[Vec<ProcessInfo>], samples: &[ProcessUtilizationSample]) -> Vec<GpuProcess> {
+/// Each process once. One that computes and draws is in both lists with all its memory, so the larger figure counts.
+/// One that uses several parts of a GPU (MIG) is in a list once for each part, with the memory of that part.
+pub(super) fn merged(lists: &[Vec<ProcessInfo>], samples: &[ProcessUtilizationSample]) -> Vec<GpuProcess> {
     type Part = (Option<u32>, Option<u32>);
     let mut found: BTreeMap<u32, BTreeMap<Part, Option<u64>>> = BTreeMap::new();
     for process in lists.iter().flatten() {
@@ -52,13 +52,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_told_once_with_the_sum_of_its_parts() {
+    fn a_process_is_reported_once_with_the_sum_of_its_parts() {
         let compute = vec![info(7, Some(100), None), info(8, None, None), info(9, Some(1), Some(1))];
         let graphics = vec![info(7, Some(100), None), info(9, Some(2), Some(2)), info(9, Some(1), Some(1))];
         let mps = vec![info(6, Some(5), None)];
         let samples =
             [sample(7, 2, 50), sample(7, 3, 60), sample(7, 1, 40), sample(9, 1, 101), sample(5, 1, 1)];
-        let found: Vec<_> = together(&[compute, graphics, mps], &samples)
+        let found: Vec<_> = merged(&[compute, graphics, mps], &samples)
             .into_iter()
             .map(|p| (p.pid.0, p.memory_bytes, p.busy_percent))
             .collect();

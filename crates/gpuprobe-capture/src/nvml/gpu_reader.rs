@@ -1,4 +1,4 @@
-//! One look at every GPU. A function that a driver does not have, or a GPU does not support, costs its own field alone.
+//! Reads the state of every GPU. If the driver or a GPU does not support a function, only its field is missing.
 
 use gpuprobe_event::gpu_state::{EccErrors, GpuId, GpuMemory};
 use gpuprobe_event::{GpuState, PciAddress, Uuid};
@@ -11,24 +11,24 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
 use nvml_wrapper::{Device, Nvml};
 
-use super::gpu_processes::together;
+use super::gpu_processes::merged;
 
 /// The clocks of [`gpuprobe_event::gpu_state::Clock::ALL`], in that order.
 const CLOCKS: [Clock; 4] = [Clock::Graphics, Clock::SM, Clock::Memory, Clock::Video];
-/// NVML tells the speed of the link in KB/s.
+/// NVML reports throughput in KB/s.
 const KB: u64 = 1000;
 
 /// The GPUs that NVML can see.
 pub(super) struct Reader<'a> {
     gpus: Vec<Gpu<'a>>,
-    /// As many as NVML said there are, also those that it cannot open.
+    /// The number of GPUs that NVML reported, including those that it cannot open.
     count: u32,
 }
 
 struct Gpu<'a> {
     device: Device<'a>,
     id: GpuId,
-    /// Up to when the use by processes is known, on NVML's clock.
+    /// The newest sample of process utilization that was read, on NVML's clock.
     seen_until: u64,
 }
 
@@ -51,14 +51,14 @@ impl<'a> Reader<'a> {
         self.gpus.iter().filter_map(reopen)
     }
 
-    /// Which GPU an event is of. One that fell off the bus answers no question any more, but its handle is the same.
+    /// The GPU of an event. One that fell off the bus answers no queries any more, but its handle is the same.
     pub(super) fn id_of(&self, device: &Device<'_>) -> Option<&GpuId> {
         // SAFETY: the handles are compared, never used.
         let is_it = |gpu: &&Gpu<'_>| unsafe { gpu.device.handle() == device.handle() };
         self.gpus.iter().find(is_it).map(|gpu| &gpu.id)
     }
 
-    /// How it stands with each. Fails where the library as a whole does, or finds another number of GPUs.
+    /// The state of each GPU. Fails if the library fails as a whole, or if the number of GPUs has changed.
     pub(super) fn read(&mut self, nvml: &Nvml) -> Result<Vec<GpuState>, NvmlError> {
         if nvml.device_count()? != self.count {
             return Err(NvmlError::NotFound);
@@ -117,15 +117,15 @@ impl Gpu<'_> {
             device.running_graphics_processes(),
             device.mps_running_compute_processes(),
         ];
-        // fails too where nothing has happened since
+        // this also fails if nothing has happened since
         let samples = device.process_utilization_stats(self.seen_until).unwrap_or_default();
         let newest = samples.iter().map(|sample| sample.timestamp).max();
         self.seen_until = newest.unwrap_or(self.seen_until);
-        together(&lists.map(Result::unwrap_or_default), &samples)
+        merged(&lists.map(Result::unwrap_or_default), &samples)
     }
 }
 
-/// The newer function tells what the driver keeps for itself; drivers before 510 have the older alone.
+/// The newer function also reports the memory that the driver reserves; drivers before 510 have only the older one.
 fn memory(device: &Device<'_>) -> Option<GpuMemory> {
     if let Ok(memory) = device.memory_info() {
         return Some(GpuMemory {
@@ -136,8 +136,8 @@ fn memory(device: &Device<'_>) -> Option<GpuMemory> {
         });
     }
     let function = device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref().ok()?;
-    // SAFETY: the handle is one of this library, and what is filled in is a plain struct of the type that the function
-    // is declared with, for which zeroes are as good as any.
+    // SAFETY: the handle belongs to this library, and the function fills in a plain struct of the declared type, for
+    // which zeroes are valid.
     let (result, memory) = unsafe {
         let mut memory = std::mem::zeroed();
         (function(device.handle(), &mut memory), memory)
@@ -158,7 +158,7 @@ fn memory_celsius(device: &Device<'_>) -> Option<u32> {
         SampleValue::I64(celsius) => u32::try_from(celsius).ok(),
         SampleValue::F64(_) => None,
     }
-    // GPUs without such a sensor say 0
+    // GPUs without this sensor report 0
     .filter(|celsius| *celsius > 0)
 }
 

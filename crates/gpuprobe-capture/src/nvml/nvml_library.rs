@@ -1,4 +1,4 @@
-//! Which file is loaded as NVML. Its code runs with our privileges.
+//! Finds the file that is loaded as NVML. Its code runs with our privileges.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use gpuprobe_discover::{Owners, loader_cache, trusted};
 
 use crate::host::privileges::is_privileged;
 
-/// Where the loader looks besides its cache.
+/// Where the loader searches besides its cache.
 const FOLDERS: [&str; 6] = [
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_the_file_that_the_loader_takes() {
+    fn a_name_resolves_to_the_file_that_the_loader_would_choose() {
         let folder = tempfile::tempdir().unwrap();
         let own = folder.path().join("libc.so.6");
         fs::write(&own, "").unwrap();
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(searched(&format!("/nowhere:{}", folder.path().display())), Some(own));
         let usual = find(name, None).expect("every host of these tests has it");
         assert_ne!(usual.parent(), Some(folder.path()));
-        assert_eq!(find(OsStr::new("libnvidia-ml-of-nobody.so.9"), None), None);
+        assert_eq!(find(OsStr::new("libnvidia-ml-missing.so.9"), None), None);
     }
 
     #[test]

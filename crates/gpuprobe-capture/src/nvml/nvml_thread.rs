@@ -1,7 +1,7 @@
-//! How it stands with the host's GPUs, by the driver's management library, which is loaded if it is there.
+//! A thread that reads the state of the GPUs from NVML, if it is installed.
 //!
-//! Calls of it may take seconds, as while a GPU wakes up or falls off the bus. So a thread of its own makes them all, and
-//! nobody ever waits for it, not even at the end of gpuprobe: whoever asks gets what was last read.
+//! Calls into NVML may take seconds, for example while a GPU wakes up or falls off the bus. So a separate thread
+//! makes them, and nothing waits for it, not even the exit of gpuprobe. Readers get the last values.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::mpsc::channel;
@@ -17,32 +17,32 @@ use super::gpu_reader::Reader;
 use super::nvml_library::trusted_nvml;
 use super::xid_events::Xids;
 
-/// What the library is called; the dynamic loader finds it.
+/// The name by which the dynamic loader finds the library.
 pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// NVML renews most figures no more often than this, and asking takes a part of the driver's time.
-const SHORTEST: Duration = Duration::from_secs(1);
-/// How long a reading is believed where the next one does not come. After that it says nothing of how things stand.
-const BELIEVED: Duration = Duration::from_secs(10);
-/// How long until the library is tried again: a driver may be loaded after us, and taken out under us.
+/// NVML updates most values no more often than this, and every query costs the driver time.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a reading is valid if no other follows.
+const VALID_FOR: Duration = Duration::from_secs(10);
+/// How long until the library is tried again: the driver may be loaded later, or unloaded meanwhile.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// What the library says of itself.
+/// The versions that NVML reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmlVersions {
     /// Of the library.
     pub library: String,
-    /// Of the driver.
+    /// Of the NVIDIA driver.
     pub driver: String,
 }
 
-/// The thread that reads. It ends, as soon as the library lets it, when this goes.
+/// The thread that reads. It ends after this is dropped, as soon as NVML returns.
 #[derive(Debug)]
 pub struct Nvml {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// What the thread has told so far, and what it was told.
+/// What the thread and its owner share.
 #[derive(Debug, Default)]
 struct Shared {
     every: Duration,
@@ -53,46 +53,47 @@ struct Shared {
 }
 
 impl Nvml {
-    /// Begins to read every so often, but not faster than NVML has anything new.
+    /// Starts to read at this interval, but no more often than NVML updates its values.
     pub fn start(library: &OsStr, every: Duration) -> io::Result<Self> {
-        let shared = Shared { every: every.max(SHORTEST), ..Shared::default() };
+        let shared = Shared { every: every.max(MIN_INTERVAL), ..Shared::default() };
         let shared = Arc::new(Mutex::new(shared));
         let (library, weak) = (library.to_owned(), Arc::downgrade(&shared));
         spawn(move || follow(&library, &weak))?;
         Ok(Self { shared })
     }
 
-    /// Reads that often from now on.
+    /// Changes the interval.
     pub fn read_every(&self, every: Duration) {
-        lock(&self.shared).every = every.max(SHORTEST);
+        lock(&self.shared).every = every.max(MIN_INTERVAL);
     }
 
-    /// What was read last. Where that is too long ago nothing is known of the GPUs; errors stay counted.
+    /// The last reading. If it is too old, only the counts of errors are returned.
     pub fn readings(&self) -> GpuReadings {
         let shared = lock(&self.shared);
-        let believed = BELIEVED.max(shared.every.saturating_mul(3));
-        let is_fresh = shared.at.is_some_and(|at| at.elapsed() < believed);
+        let valid_for = VALID_FOR.max(shared.every.saturating_mul(3));
+        let is_fresh = shared.at.is_some_and(|at| at.elapsed() < valid_for);
         match is_fresh {
             true => shared.readings.clone(),
             false => GpuReadings { is_up: false, gpus: Vec::new(), xids: shared.readings.xids.clone() },
         }
     }
 
-    /// Why nothing can be read, once for each reason.
+    /// Why nothing can be read. Each reason is returned once.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.shared).trouble.take()
     }
 
-    /// That the library is not trusted, and the GPUs whose errors cannot be heard of while those of others are, each once.
+    /// Messages about a library that is not trusted, and about GPUs whose errors are not counted. Each is returned
+    /// once.
     pub fn refusals(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.shared).refusals)
     }
 }
 
-/// Starts a thread that no signal meant for us goes to, whenever we begin to hold them back ourselves.
+/// Starts a thread that receives no signals, so that they all go to the threads that handle them.
 fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // SAFETY: the sets are plain data, the first filled in by the call that is made for it, the second by that which tells
-    // what was set before; a thread begins with the mask of the one that starts it.
+    // SAFETY: the sets are plain data; the first call fills the first one, the second call fills the second with the
+    // previous mask. A thread starts with the mask of the thread that starts it.
     let before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -100,17 +101,17 @@ fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         before
     };
     let started = thread::Builder::new().name("nvml".to_owned()).spawn(run);
-    // SAFETY: the set is what the call above has told.
+    // SAFETY: the set is the previous mask from above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
     started.map(drop)
 }
 
-/// What is kept is whole at any moment, whoever panicked.
+/// The data is consistent at any moment, so a panic while it was locked does no harm.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells something, if somebody still listens.
+/// Changes the shared data. Returns whether the owner still exists.
 fn update(weak: &Weak<Mutex<Shared>>, change: impl FnOnce(&mut Shared)) -> bool {
     let shared = weak.upgrade();
     if let Some(shared) = &shared {
@@ -119,7 +120,7 @@ fn update(weak: &Weak<Mutex<Shared>>, change: impl FnOnce(&mut Shared)) -> bool 
     shared.is_some()
 }
 
-/// Reads until nobody listens any more.
+/// Reads until the owner is dropped.
 fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
     let (mut xids, mut last) = (Xids::default(), None);
     loop {
@@ -135,7 +136,7 @@ fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
             shared.at = None;
             match (is_new, is_refused) {
                 (false, _) => {}
-                // nobody has to ask for that
+                // shown without being asked for
                 (true, true) => shared.refusals.push(trouble.clone()),
                 (true, false) => shared.trouble = Some(trouble.clone()),
             }
@@ -148,7 +149,7 @@ fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
     }
 }
 
-/// Reads until the library fails as a whole, or nobody listens.
+/// Reads until the library fails as a whole, or the owner is dropped.
 fn read_on(library: &OsStr, weak: &Weak<Mutex<Shared>>, xids: &mut Xids) -> Result<(), NvmlError> {
     let nvml = Library::builder().lib_path(library).init()?;
     let mut reader = Reader::new(&nvml)?;
@@ -162,14 +163,15 @@ fn read_on(library: &OsStr, weak: &Weak<Mutex<Shared>>, xids: &mut Xids) -> Resu
             shared.at = Some(Instant::now());
             shared.refusals.extend(refusals);
         });
-        // errors that come meanwhile are told with the next reading
+        // errors that come meanwhile are reported with the next reading
         if !until_due(weak, begun, |until| xids.wait(events.as_ref(), &reader, until)) {
             return Ok(());
         }
     }
 }
 
-/// Waits, a part at a time, until the next reading is due, which may change meanwhile; `false` when nobody listens any more.
+/// Waits in short steps until the next reading is due, because the interval may change meanwhile; `false` when the
+/// owner is dropped.
 fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(Instant)) -> bool {
     loop {
         let mut left = Duration::ZERO;
@@ -179,7 +181,7 @@ fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(In
         if left.is_zero() {
             return true;
         }
-        wait(Instant::now() + left.min(SHORTEST));
+        wait(Instant::now() + left.min(MIN_INTERVAL));
     }
 }
 
@@ -192,7 +194,7 @@ fn explained(library: &OsStr, error: &NvmlError) -> String {
     }
 }
 
-/// The versions of the library and of the driver below it, or why there is none. It is given up after some seconds.
+/// The versions of the library and of the driver, or the reason why there is none. Gives up after some seconds.
 pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let (sender, receiver) = channel();
@@ -202,7 +204,7 @@ pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
         Ok(NvmlVersions { library: nvml.sys_nvml_version()?, driver: nvml.sys_driver_version()? })
     };
     let asked = spawn(move || {
-        // nobody listens any more where it took too long
+        // the receiver is gone if it took too long
         sender.send(ask()).ok();
     });
     asked.map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -220,29 +222,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_too_long_ago_says_nothing_of_gpus_and_errors_stay_counted() {
+    fn an_old_reading_has_no_gpus_but_keeps_the_error_counts() {
         let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
         let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
         let shared = Shared { readings: readings.clone(), at: Some(Instant::now()), ..Shared::default() };
         let nvml = Nvml { shared: Arc::new(Mutex::new(shared)) };
         assert_eq!(nvml.readings(), readings);
-        lock(&nvml.shared).at = Instant::now().checked_sub(BELIEVED);
+        lock(&nvml.shared).at = Instant::now().checked_sub(VALID_FOR);
         assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
-        nvml.read_every(BELIEVED);
-        assert_eq!(nvml.readings(), readings, "where it is read seldom it is believed longer");
+        nvml.read_every(VALID_FOR);
+        assert_eq!(nvml.readings(), readings, "a longer interval makes readings valid for longer");
     }
 
     #[test]
-    fn a_thread_that_waits_to_read_hears_that_it_shall_read_sooner_or_end() {
+    fn a_waiting_thread_notices_a_shorter_interval_or_the_drop() {
         let nvml = Nvml { shared: Arc::default() };
         nvml.read_every(Duration::from_secs(3600));
         let (weak, begun, mut waits) = (Arc::downgrade(&nvml.shared), Instant::now(), 0);
         let due = until_due(&weak, begun, |until| {
-            assert!(until <= Instant::now() + SHORTEST, "nothing is heard while it waits");
+            assert!(until <= Instant::now() + MIN_INTERVAL, "a change is noticed only between waits");
             waits += 1;
             if waits == 3 {
                 nvml.read_every(Duration::ZERO);
-                thread::sleep(SHORTEST.saturating_sub(begun.elapsed()));
+                thread::sleep(MIN_INTERVAL.saturating_sub(begun.elapsed()));
             }
         });
         assert!(due && waits == 3, "{waits}");
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_is_hit_by_no_signal_and_ours_are_as_before() {
+    fn the_thread_blocks_all_signals_and_ours_does_not_change() {
         let blocked = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let line =
@@ -268,23 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_told_once_and_nothing_is_up() {
-        let nvml = Nvml::start(OsStr::new("libnvidia-ml-of-nobody.so.9"), SHORTEST).unwrap();
+    fn a_missing_library_is_reported_once_and_no_gpu_is_up() {
+        let nvml = Nvml::start(OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL).unwrap();
         let start = Instant::now();
         let trouble = loop {
             match nvml.trouble() {
                 Some(trouble) => break trouble,
-                None => assert!(start.elapsed() < Duration::from_secs(60), "it says nothing"),
+                None => assert!(start.elapsed() < Duration::from_secs(60), "no reason was reported"),
             }
             thread::sleep(Duration::from_millis(5));
         };
-        assert!(
-            trouble.starts_with("no NVML") && trouble.contains("libnvidia-ml-of-nobody.so.9"),
-            "{trouble}"
-        );
+        assert!(trouble.starts_with("no NVML") && trouble.contains("libnvidia-ml-missing.so.9"), "{trouble}");
         assert_eq!(nvml.trouble(), None);
         assert_eq!(nvml.readings(), GpuReadings::default());
-        let why = nvml_versions(OsStr::new("libnvidia-ml-of-nobody.so.9")).unwrap_err();
-        assert!(why.contains("libnvidia-ml-of-nobody.so.9"), "{why}");
+        let why = nvml_versions(OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
+        assert!(why.contains("libnvidia-ml-missing.so.9"), "{why}");
     }
 }

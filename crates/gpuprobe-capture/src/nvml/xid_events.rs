@@ -1,5 +1,5 @@
-//! Errors that GPUs report (XIDs), by NVML's events. In a burst NVML may tell the last of them several times instead of
-//! each once; the number of errors is right all the same.
+//! GPU errors (XIDs), from NVML's events. In a burst NVML may report the last error several times instead of each
+//! once; the number of errors is still right.
 
 use std::thread;
 use std::time::Instant;
@@ -12,7 +12,8 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::gpu_reader::Reader;
 
-/// A set of the events of all of these, or which of them refused. The set is gone then, and another must be made.
+/// An event set for all of these GPUs, or the index of the one that refused. The set is consumed then, and another
+/// must be made.
 fn register<'a>(
     nvml: &'a Nvml,
     devices: &[(GpuId, Device<'a>)],
@@ -25,18 +26,18 @@ fn register<'a>(
     Ok(set)
 }
 
-/// All errors since the beginning, also those before the library was loaded anew.
+/// The counts since the start, also from before the library was loaded again.
 #[derive(Debug, Default)]
 pub(super) struct Xids {
     counts: Vec<XidCount>,
-    /// GPUs whose errors cannot be heard of, as far as that was told.
+    /// GPUs whose errors cannot be counted, and for which there was a message.
     refusing: Vec<GpuId>,
     unreported: Vec<String>,
 }
 
 impl Xids {
-    /// Begins to listen to every GPU that tells of errors; `None` where no one does. One that says it would and then refuses
-    /// costs its own errors alone.
+    /// Listens to every GPU that supports error events; `None` if there is none. If a GPU refuses in spite of that,
+    /// only its own errors are missing.
     pub(super) fn listen<'a>(&mut self, nvml: &'a Nvml, reader: &Reader<'a>) -> Option<EventSet<'a>> {
         let reports_xids = |(_, device): &(GpuId, Device<'_>)| {
             let types = device.supported_event_types();
@@ -63,7 +64,7 @@ impl Xids {
         }
     }
 
-    /// What is to be told of GPUs whose errors cannot be heard of, once.
+    /// Messages about GPUs whose errors cannot be counted, once each.
     pub(super) fn refusals(&mut self) -> Vec<String> {
         std::mem::take(&mut self.unreported)
     }
@@ -72,7 +73,7 @@ impl Xids {
         self.counts.clone()
     }
 
-    /// Counts what comes until then.
+    /// Counts errors until this instant.
     pub(super) fn wait(&mut self, events: Option<&EventSet<'_>>, reader: &Reader<'_>, until: Instant) {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -87,7 +88,7 @@ impl Xids {
                     }
                 }
                 Some(Err(NvmlError::Timeout)) => {}
-                // it would fail at once again
+                // another wait would fail at once
                 Some(Err(_)) | None => thread::sleep(left),
             }
         }
@@ -101,7 +102,7 @@ impl Xids {
     }
 }
 
-/// The number of an error; `None` for an event that is none. One without a number is told as 999, as NVML does.
+/// The number of an error; `None` if the event is no error. NVML uses 999 for errors without a number.
 fn number(data: Option<XidError>) -> Option<u64> {
     const UNKNOWN: u64 = 999;
     data.map(|xid| match xid {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_refuses_is_told_of_once_also_when_the_library_is_loaded_anew() {
+    fn a_gpu_that_refuses_is_reported_once_even_if_the_library_is_loaded_again() {
         let gpu = |index| GpuId { index, name: "stand-in".to_owned(), ..GpuId::default() };
         let mut xids = Xids::default();
         for index in [1, 1, 2] {

@@ -1,16 +1,17 @@
-//! How far the reader of a ring is behind.
+//! Tracks how far the reader of a ring is behind.
 
 use std::time::Duration;
 
 use crate::host::urgency::Urgent;
 
-/// Batches without a pause after which a reader is behind: of small calls, a third of the default ring.
+/// After so many batches without a pause the reader is behind: with small calls they are a third of the default ring.
 const BEHIND: u32 = 8;
-/// And after which it will never catch up: then it would only take the CPU from those that it watches.
+/// After so many it will never catch up, and would only take CPU time from the watched programs.
 const HOPELESS: u32 = 64;
 
-/// What waits for a reader of a ring. It is woken once, as a mark is passed, so it must not rest before the ring is empty; and
-/// while much is waiting it is run at once, before the ring is full and calls are lost.
+/// The backlog of a ring. The reader is woken only once, when the ring passes its wake-up mark, so it must not wait
+/// before the ring is empty. While it is behind it gets real-time priority, so that the ring does not fill up and
+/// lose calls.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     batches: u32,
@@ -18,7 +19,7 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// A batch was taken; whether it was the last for now.
+    /// Notes that a batch was taken, and whether the ring is empty now.
     pub(crate) fn taken(&mut self, is_last: bool) {
         self.batches = if is_last { 0 } else { self.batches.saturating_add(1) };
         if !(BEHIND..HOPELESS).contains(&self.batches) {
@@ -28,7 +29,7 @@ impl Backlog {
         }
     }
 
-    /// How long to wait for more.
+    /// How long the reader may wait for more.
     pub(crate) fn wait_at_most(&self, timeout: Duration) -> Duration {
         if self.batches == 0 { timeout } else { Duration::ZERO }
     }
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_behind_is_urgent_until_it_has_caught_up_or_cannot() {
+    fn a_reader_that_is_behind_is_urgent_until_it_catches_up_or_cannot() {
         let mut backlog = Backlog::default();
         let mut urgent = |batches: u32, is_last| {
             (0..batches).for_each(|_| backlog.taken(is_last));
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_rests_before_the_ring_is_empty() {
+    fn the_reader_does_not_wait_before_the_ring_is_empty() {
         let mut backlog = Backlog::default();
         let timeout = Duration::from_millis(50);
         assert_eq!(backlog.wait_at_most(timeout), timeout);

@@ -1,29 +1,28 @@
-//! What comes out of the kernel in one look.
+//! A batch of events taken from the rings.
 
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Call, Event, Outcome, ProcessChange, ProcessEvent, Tgid, XidEvent};
 
-/// What came since the last look.
+/// The events since the last batch.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Processes that began, changed their program or ended, with the keys of their counters.
+    /// Processes that started, executed a program or exited, with the keys of their counters.
     pub processes: Vec<(ProcessKey, ProcessEvent)>,
-    /// Calls.
     pub calls: Vec<Event>,
-    /// Processes that wait for their probes.
+    /// Processes that are paused until their probes are attached.
     pub holds: Vec<Hold>,
-    /// Errors of GPUs.
+    /// GPU errors.
     pub xids: Vec<XidEvent>,
-    /// First calls of processes that were told of before: their counters begin.
+    /// First calls of processes that are known already: their counters start.
     pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
-    /// Stacks of allocations by ways that were not known. More of them come until they are.
+    /// How many stacks came from unknown call sites. More come until these are known.
     pub stacks: usize,
 }
 
-/// The last that was observed.
+/// The last batch.
 #[derive(Debug)]
 pub struct Ending {
-    /// What came until then, and processes that wait for their probes.
+    /// The last events, and paused processes.
     pub batch: Batch,
     /// Calls that were open then, outer ones before those made inside them.
     pub open: Vec<Call>,
@@ -32,49 +31,48 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Everything that happened, with the calls that were open as unfinished ones.
+    /// All events, with the open calls as unfinished ones.
     pub fn into_batch(mut self) -> Batch {
         self.batch.calls.extend(self.open.into_iter().map(|call| Event::Call(Box::new(call))));
         self.batch
     }
 }
 
-/// How far user space is with a process that waits.
+/// The answer to a paused process. The numbers are those of the BPF programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Answer {
-    /// It will be dealt with; without this it does not wait long.
+    /// It is being handled; without this answer it does not wait long.
     Seen = 0,
-    /// It must stop, for probes cannot be attached while it waits; it asks again when it has.
+    /// It must stop itself, because probes cannot be attached while it waits. It asks again when it has stopped.
     Stop = 1,
-    /// It may go on. One that is stopped needs SIGCONT as well.
+    /// It may continue. If it is stopped it also needs SIGCONT.
     GoOn = 2,
 }
 
-/// A process that waits until what it has mapped is probed.
+/// A process that is paused until the libraries it has mapped are probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Which process.
     pub tgid: Tgid,
-    /// It has been stopped by a signal, and needs SIGCONT to go on.
+    /// It is stopped by a signal, and needs SIGCONT to continue.
     pub stopped: bool,
-    /// It waits in a way that lets probes be attached; otherwise it has to be told to stop first.
+    /// Probes can be attached while it waits like this; otherwise it must be asked to stop first.
     pub may_attach: bool,
-    /// Nothing but its program and its loader is mapped yet.
+    /// It has mapped only its program and its loader yet.
     pub at_exec: bool,
-    /// Which of all waits this is.
+    /// Identifies this wait among all waits of the process.
     pub ticket: u32,
 }
 
 impl Batch {
-    /// Takes out what happened to processes after the last call: their calls before it are still in the ring, and who
-    /// is told of an end takes it for one.
+    /// Takes out process events that are later than the last call: earlier calls of these processes are still in the
+    /// ring, and must come before an exit.
     pub(crate) fn take_later_processes(&mut self) -> Vec<(ProcessKey, ProcessEvent)> {
         let last_ns = self.calls.last().map_or(0, happened_at);
         self.processes.extract_if(.., |(_, process)| process.at_ns > last_ns).collect()
     }
 
-    /// Leaves out what happened after observation ended. Programs in the kernel may have begun before that.
+    /// Removes what happened after observation ended. BPF programs that had begun before that may have sent it.
     pub(crate) fn remove_after(&mut self, at_ns: u64) {
         self.calls.retain(|event| starts_at(event) < at_ns);
         self.processes.retain(|(_, process)| process.at_ns < at_ns);
@@ -82,7 +80,7 @@ impl Batch {
         self.xids.retain(|xid| xid.at_ns < at_ns);
     }
 
-    /// Takes out calls that were not seen to return though their programs had not ended.
+    /// Takes out the calls that were not seen to return although their process had not exited.
     pub(crate) fn take_open(&mut self) -> Vec<Call> {
         let ended = |call: &Call| {
             let is_end = |process: &ProcessEvent| process.change != ProcessChange::Start;
@@ -99,12 +97,12 @@ impl Batch {
         open.collect()
     }
 
-    /// Everything that happened, in the order in which it was over.
+    /// All events, in the order in which they ended.
     pub fn into_events(self) -> Vec<Event> {
         let mut events = self.calls;
         events.extend(self.processes.into_iter().map(|(_, process)| Event::Process(process)));
         events.extend(self.xids.into_iter().map(|xid| Event::Xid(Box::new(xid))));
-        // the times lie far apart in memory, and the events are large: each is looked at and moved once
+        // cached keys: the times are far apart in memory, and the events are large, so each is read and moved once
         events.sort_by_cached_key(happened_at);
         events
     }
@@ -117,7 +115,7 @@ fn starts_at(event: &Event) -> u64 {
     }
 }
 
-/// When an event was over, for those that take time.
+/// When an event ended, if it takes time.
 fn happened_at(event: &Event) -> u64 {
     match event {
         Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
@@ -182,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn events_are_in_the_order_in_which_they_were_over() {
+    fn events_are_in_the_order_in_which_they_ended() {
         let calls = vec![call(10, 5), call(1, 13), call(20, 1), call(2, 100)];
         let batch = Batch { calls, processes: vec![exit(18), exit(200)], ..Batch::default() };
         assert_eq!(times(batch), [14, 15, 18, 21, 102, 200]);
     }
 
     #[test]
-    fn an_end_waits_for_the_calls_before_it() {
+    fn an_exit_is_deferred_until_the_calls_before_it_are_read() {
         let mut batch =
             Batch { calls: vec![call(10, 5)], processes: vec![exit(15), exit(16)], ..Batch::default() };
         assert_eq!(batch.take_later_processes(), [exit(16)]);
@@ -199,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_open_at_the_end_unless_their_program_had_ended() {
+    fn calls_are_open_at_the_end_unless_their_process_had_exited() {
         let unfinished = |tgid: u32| match call(5, 0) {
             Event::Call(call) => {
                 Event::Call(Box::new(Call { outcome: Outcome::Unfinished, tgid: Tgid(tgid), ..*call }))
@@ -215,7 +213,7 @@ mod tests {
         let open: Vec<_> = batch.take_open().iter().map(|call| call.tgid.0).collect();
         assert_eq!((open, batch.calls.len()), (vec![2], 2));
         batch.remove_after(5);
-        assert_eq!((batch.calls.len(), batch.processes.len()), (1, 0), "what happened later is left out");
+        assert_eq!((batch.calls.len(), batch.processes.len()), (1, 0), "later events are removed");
     }
 
     #[test]

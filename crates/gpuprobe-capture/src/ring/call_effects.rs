@@ -1,4 +1,5 @@
-//! What a call did to memory, and what became of its work, as the kernel side found it, put into its event. Pure.
+//! Sets the effect of a call from its record: memory that it allocated or freed, and the outcome of its GPU
+//! operation. Pure functions.
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{
@@ -7,9 +8,9 @@ use gpuprobe_event::{
 
 use crate::wire::{gp_call, gp_copied, gp_part, number};
 
-/// Bytes and address as the kernel side counted them. An inner call of the same kind carries none.
+/// Sets bytes and address as the BPF programs counted them. An inner call of the same kind has none.
 pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
-    // what was captured has moved nothing
+    // a captured operation has moved nothing
     let moved_nothing = number::CALL_NESTED_ACTION | number::CALL_CAPTURED;
     if call.failed() {
         return apply_failed_effect(call, raw);
@@ -44,7 +45,7 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
     }
 }
 
-/// What a free did that failed or was not seen to return: its memory may be gone all the same.
+/// Sets the effect of a free that failed or was not seen to return: its memory may be freed in spite of that.
 pub(crate) fn apply_failed_effect(call: &mut Call, raw: &gp_call) {
     match raw.effect {
         number::EFFECT_REUSED => call.effect = Effect::Free(free(raw, true)),
@@ -76,8 +77,9 @@ fn allocation(raw: &gp_call, kind: Space) -> Allocation {
     Allocation { bytes: raw.bytes, address, kind, gpu: gpu(raw), live_bytes, ..Allocation::default() }
 }
 
-/// What became of a launch or a copy, and what the call did in the driver: what the kernel side found out goes before what the
-/// arguments say. That a copy did not call the CUDA driver is known only where the driver's copies are probed.
+/// Annotates a launch or a copy, and any call with its time in the NVIDIA kernel module. What the BPF programs found
+/// takes precedence over the arguments. That a copy did not call the CUDA driver is known only if the driver's copies
+/// are probed.
 pub(crate) fn annotate_op(call: &mut Call, raw: &gp_call, follows_copies: bool) {
     let entered = raw.entered > 0 && !call.is_kernel();
     call.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
@@ -101,7 +103,7 @@ pub(crate) fn annotate_op(call: &mut Call, raw: &gp_call, follows_copies: bool) 
                 number::EFFECT_UNASKED => transfer.without_driver = follows_copies,
                 _ => {}
             }
-            // a batch of nothing
+            // an empty batch
             if raw.effect == number::EFFECT_BATCH && transfer.parts.is_empty() {
                 call.effect = Effect::None;
             }
@@ -134,19 +136,19 @@ fn set_copy_parts(transfer: &mut Transfer, parts: &[gp_part]) {
     }
 }
 
-/// The direction that was found out.
+/// A direction of a record; 0 is unknown.
 fn direction(number: u8) -> CopyDirection {
     let found = number.checked_sub(1).and_then(|at| CopyDirection::ALL.get(usize::from(at)));
     found.copied().unwrap_or(CopyDirection::Unknown)
 }
 
-/// The host memory that was found out.
+/// A kind of host memory of a record.
 fn host(number: u8, direction: CopyDirection) -> HostMemory {
     let found = HostMemory::ALL.get(usize::from(number)).copied().filter(|host| host.is_told());
     found.unwrap_or_else(|| HostMemory::not_told(direction))
 }
 
-/// Physical memory is held from its creation, or from its first mapping where it was imported. One call may end several
+/// Physical memory is live from its creation, or from its first mapping if it was imported. One call may end several
 /// allocations, and each counts as freed.
 fn physical(raw: &gp_call) -> Effect {
     match raw.effect {
@@ -160,7 +162,7 @@ fn physical(raw: &gp_call) -> Effect {
     }
 }
 
-/// What ended with a context, by kind.
+/// The memory that ended with a context, by kind.
 fn ended(raw: &gp_call) -> Vec<MemoryAmount> {
     Space::ALL
         .into_iter()

@@ -1,7 +1,7 @@
-//! What kernels are called, learned from what programs do: they register kernels, look them up by name, and launch
-//! handles that point to an object of the driver with the name in it. Where in that object is not documented, so it is
-//! believed only of a driver whose handles have been seen to have their names there: names that were known from
-//! elsewhere, or several that cannot be anything but the names of kernels. Pure.
+//! Learns the names of CUDA kernels from what programs do: they register kernels, look them up by name, and launch
+//! handles that point to an object of the CUDA driver with the name in it. The layout of that object is not
+//! documented. So a word of it is trusted only for a CUDA driver whose handles were seen to have their names there:
+//! names that were known from elsewhere, or several texts that can only be names of kernels. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -12,34 +12,33 @@ use gpuprobe_event::counters::ProcessKey;
 
 use crate::wire::LibraryNumber;
 
-/// Handles remembered of one process. PyTorch registers some twenty thousand; a program that makes up more is its own
-/// affair.
+/// The most handles of one process. PyTorch registers some twenty thousand; names of more are not stored.
 const MAX_HANDLES: usize = 1 << 17;
-/// Forms of a handle that stand for each other: host function, kernel, function.
+/// The most forms of one kernel handle: host function, kernel, function.
 const MAX_ALIASES: usize = 4;
-/// Words of a handle's object that may hold the name.
+/// Words of a handle's object that may point to the name.
 const WORDS: usize = 16;
-/// Different C++ functions that handles must point to before these are believed to be their names.
+/// How many different C++ functions the handles must point to before the texts are trusted as names.
 const ENOUGH: usize = 4;
-/// Where it was in every driver that was looked at.
+/// The word in every CUDA driver that was examined.
 pub(crate) const LIKELY_WORD: u16 = 1;
 
-/// Where the handles of a driver have the names of kernels, of drivers that were looked at.
+/// The word with the name, for CUDA drivers that were examined.
 pub(crate) fn proven_word(driver: &Path) -> Option<u16> {
-    /// With the word that had the name of every kernel of the tests on a GPU.
+    /// The word had the name of every CUDA kernel in the tests on a GPU.
     const PROVEN: [(&str, u16); 1] = [("libcuda.so.580.159.04", 1)];
     let name = driver.file_name()?.to_str()?;
     PROVEN.iter().find(|(driver, _)| name == *driver).map(|(_, word)| *word)
 }
 
-/// What a record says of a handle.
+/// What a record says about a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HandleInfo<'a> {
-    /// Its name. The words of its object that point to the same text are set.
+    /// Its name, and a bit for each word of its object that points to the same text.
     Name { text: &'a str, matches: u32 },
-    /// It is another form of a handle.
+    /// It is another form of this handle.
     AliasOf(u64),
-    /// The text that one of its words points to, and what the launch around this one was given.
+    /// The text that one of its words points to, and the handle of the outer launch call.
     Candidate { text: &'a str, word: u16, outer: u64 },
 }
 
@@ -51,12 +50,12 @@ struct ProcessKernels {
     driver: Option<LibraryNumber>,
 }
 
-/// How often each word of a driver's handles had the name, and how often not.
+/// How often each word of a CUDA driver's handles had the name, and how often not.
 #[derive(Debug, Default)]
 struct Layout {
     right: [u32; WORDS],
     wrong: [u32; WORDS],
-    /// Names found at a word that nothing is known of.
+    /// Plausible names found at each word.
     plausible: [HashSet<Arc<str>>; WORDS],
 }
 
@@ -71,10 +70,10 @@ impl Layout {
         }
     }
 
-    /// A text at a word of a handle whose name is not known.
+    /// Notes a text at a word of a handle whose name is not known.
     fn found(&mut self, word: u16, text: &str, name: &Arc<str>) {
         let Some(plausible) = self.plausible.get_mut(usize::from(word)) else { return };
-        // only what was mangled can be told from any other text
+        // only mangled names can be distinguished from other texts
         if plausible.len() < ENOUGH && text.starts_with("_Z") && **name != *text {
             plausible.insert(Arc::clone(name));
             if plausible.len() == ENOUGH {
@@ -94,22 +93,22 @@ impl Layout {
 pub(crate) struct KernelNames {
     processes: HashMap<ProcessKey, ProcessKernels>,
     layouts: HashMap<LibraryNumber, Layout>,
-    /// The driver of whoever has not called one where that can be seen: the only one there is.
+    /// The CUDA driver of processes whose driver calls are not seen, if only one is attached.
     only_driver: Option<LibraryNumber>,
 }
 
 impl KernelNames {
-    /// A driver whose layout is known from elsewhere.
+    /// Adds a CUDA driver whose layout is known.
     pub(crate) fn trust(&mut self, driver: LibraryNumber, word: u16) {
         self.layouts.entry(driver).or_default().saw(1 << word);
     }
 
-    /// The drivers that are probed.
+    /// Sets the CUDA drivers that are probed.
     pub(crate) fn set_drivers(&mut self, drivers: &[LibraryNumber]) {
         self.only_driver = if let [only] = drivers { Some(*only) } else { None };
     }
 
-    /// Takes in what a record says. `driver` is the file it comes from, where that is a driver.
+    /// Adds what a record says. `driver` is the file that it comes from, if that is a CUDA driver.
     pub(crate) fn learn(
         &mut self,
         key: ProcessKey,
@@ -127,7 +126,7 @@ impl KernelNames {
                 if let Some(driver) = driver {
                     self.layouts.entry(driver).or_default().saw(matches);
                 }
-                // no name at all is no name
+                // an empty text is no name
                 if !text.is_empty() {
                     kernels.known.insert(handle, demangled(text).into());
                 }
@@ -150,10 +149,10 @@ impl KernelNames {
         }
     }
 
-    /// A name that was found in the program's own symbols.
+    /// Adds a name that was found in the program's own symbols.
     pub(crate) fn found(&mut self, key: ProcessKey, handle: u64, name: &str) {
         let kernels = self.processes.entry(key).or_default();
-        // a host function that launches is called by the kernel's name, with something before it in old toolkits
+        // the host stub of a CUDA kernel has the kernel's name, with a prefix in old toolkits
         let name = name.trim_start_matches("__device_stub__");
         kernels.known.insert(handle, demangled(name).into());
         let inner = kernels.aliases.get(&handle).and_then(|inner| kernels.candidates.get(inner));
@@ -163,7 +162,7 @@ impl KernelNames {
         }
     }
 
-    /// What a handle is called, if it is known.
+    /// The name of a handle, if it is known.
     pub(crate) fn name(&self, key: ProcessKey, handle: u64) -> Option<&Arc<str>> {
         let kernels = self.processes.get(&key)?;
         let mut handle = handle;
@@ -177,19 +176,19 @@ impl KernelNames {
         None
     }
 
-    /// What a handle holds, where the driver has its names there.
+    /// The text at the word of a handle where this CUDA driver is known to have names.
     fn candidate<'a>(&self, kernels: &'a ProcessKernels, handle: u64) -> Option<&'a Arc<str>> {
         let (word, name) = kernels.candidates.get(&handle)?;
         let driver = kernels.driver.or(self.only_driver)?;
         (self.layouts.get(&driver)?.word() == Some(*word)).then_some(name)
     }
 
-    /// The word to look at in handles that are seen for the first time.
+    /// The word to read in new handles.
     pub(crate) fn word(&self) -> u16 {
         self.layouts.values().find_map(Layout::word).unwrap_or(LIKELY_WORD)
     }
 
-    /// The word of a handle to read when its name is wanted and another one was looked at, or none.
+    /// The word to read in a handle whose name is wanted, if another word or none was read before.
     pub(crate) fn unread_word(&self, key: ProcessKey, handle: u64) -> Option<(LibraryNumber, u16)> {
         let kernels = self.processes.get(&key)?;
         let driver = kernels.driver.or(self.only_driver)?;
@@ -198,13 +197,13 @@ impl KernelNames {
         (!looked_at).then_some((driver, word))
     }
 
-    /// Forgets a process that has ended.
+    /// Forgets an exited process.
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.processes.remove(&key);
     }
 }
 
-/// Whether a text can be the name of a kernel: what linkers take, and no more.
+/// Whether a text can be the name of a CUDA kernel, by the characters that linkers accept.
 fn is_name(text: &str) -> bool {
     let first = text.bytes().next();
     first.is_some_and(|b| b.is_ascii_alphabetic() || b == b'_' || b == b'$' || b == b'.')
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_registered_or_looked_up_is_known_under_all_its_forms() {
+    fn a_registered_kernel_is_known_under_all_its_handles() {
         let mut names = KernelNames::default();
         names.learn(KEY, None, 0x10, named("_Z3addPfS_i", 0));
         names.learn(KEY, Some(DRIVER), 0x20, HandleInfo::AliasOf(0x10));
@@ -244,13 +243,13 @@ mod tests {
         assert_eq!(name(&names, 0x40), None);
         names.learn(KEY, None, 0x50, HandleInfo::AliasOf(0x60));
         names.learn(KEY, None, 0x60, HandleInfo::AliasOf(0x50));
-        assert_eq!(name(&names, 0x50), None, "handles that stand for each other have no name, and no end");
+        assert_eq!(name(&names, 0x50), None, "a cycle of aliases has no name and ends");
         names.forget(KEY);
         assert_eq!(name(&names, 0x10), None);
     }
 
     #[test]
-    fn what_a_handle_holds_is_believed_only_where_it_has_proven_right() {
+    fn text_in_a_handle_is_trusted_only_after_it_matched_a_known_name() {
         let mut names = KernelNames::default();
         names.learn(KEY, Some(DRIVER), 0x10, candidate("late_kernel", 0));
         assert_eq!((name(&names, 0x10), names.word()), (None, LIKELY_WORD));
@@ -260,14 +259,14 @@ mod tests {
         names.learn(other, Some(DRIVER + 1), 0x10, candidate("of_another_driver", 0));
         assert_eq!(names.name(other, 0x10), None);
         names.learn(KEY, Some(DRIVER), 0x30, named("a_name_that_is_elsewhere", 0b100));
-        assert_eq!(name(&names, 0x10), None, "one that is wrong ends it");
+        assert_eq!(name(&names, 0x10), None, "one mismatch ends the trust");
     }
 
     #[test]
-    fn a_driver_with_names_elsewhere_is_read_there() {
+    fn names_are_read_from_the_word_that_matched() {
         let mut names = KernelNames::default();
         names.learn(KEY, Some(DRIVER), 0x10, candidate("not_the_name", 0));
-        assert_eq!(names.unread_word(KEY, 0x10), None, "nothing is known of this driver");
+        assert_eq!(names.unread_word(KEY, 0x10), None, "nothing is known about this driver");
         names.learn(KEY, Some(DRIVER), 0x20, named("known_kernel", 0b1000));
         assert_eq!((name(&names, 0x10), names.word()), (None, 3));
         assert_eq!(names.unread_word(KEY, 0x10), Some((DRIVER, 3)));
@@ -277,20 +276,20 @@ mod tests {
     }
 
     #[test]
-    fn several_functions_of_cxx_prove_where_names_are() {
+    fn several_mangled_names_prove_the_word() {
         let mut names = KernelNames::default();
         for (handle, text) in ["_Z1av", "_Z1bv", "plain", "_Z1av", "_Z1cv"].into_iter().enumerate() {
             names.learn(KEY, Some(DRIVER), handle as u64, candidate(text, 0));
         }
-        assert_eq!(name(&names, 0), None, "three different ones do not");
+        assert_eq!(name(&names, 0), None, "three different names are not enough");
         names.learn(KEY, Some(DRIVER), 9, candidate("_Z1dv", 0));
         assert_eq!((name(&names, 0), name(&names, 2)), (Some("a()"), Some("plain")));
         names.learn(KEY, Some(DRIVER), 10, named("elsewhere", 0));
-        assert_eq!(name(&names, 0), None, "and a name that is known has the last word");
+        assert_eq!(name(&names, 0), None, "a known name takes precedence");
     }
 
     #[test]
-    fn the_call_around_a_launch_has_the_same_kernel() {
+    fn the_outer_call_of_a_launch_has_the_same_kernel() {
         let mut names = KernelNames::default();
         names.trust(DRIVER, 1);
         names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_seen_at_its_runtime_alone_has_the_only_driver_there_is() {
+    fn a_process_seen_only_in_its_runtime_has_the_only_driver() {
         let mut names = KernelNames::default();
         names.trust(DRIVER, 1);
         names.learn(KEY, None, 0x10, candidate("_Z1kv", 0));
@@ -310,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_of_the_program_proves_where_names_are() {
+    fn a_symbol_of_the_program_proves_the_word() {
         let mut names = KernelNames::default();
         names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
         names.learn(KEY, Some(DRIVER), 0x20, candidate("_Z1lv", 0));
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_cannot_be_names_are_none() {
+    fn texts_that_cannot_be_names_are_ignored() {
         let mut names = KernelNames::default();
         names.trust(DRIVER, 1);
         for (handle, text) in ["", "a b", "\x1b[2J", "7up", "a/b"].iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Bytes of the ring buffers to events. Pure: the bytes go in, events come out, and nonsense is counted.
+//! Decodes records of the BPF ring buffers to events. Pure: bytes go in, events come out, and invalid records are
+//! counted.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -35,37 +36,37 @@ use crate::wire::{
     number,
 };
 
-/// What one record of the control ring says.
+/// A record of the control ring.
 #[derive(Debug)]
 pub(crate) enum Control {
     Process(ProcessKey, ProcessEvent),
-    /// The first call of a process whose fork or exec was told before: no event, but its counters begin.
+    /// The first call of a process whose fork or exec was seen before: no event, but its counters start.
     FirstCall(ProcessKey, ProcessEvent),
-    /// A process waits for its probes.
+    /// A process is paused until its probes are attached.
     Hold(Hold),
-    /// An error of a GPU.
+    /// A GPU error.
     Xid(XidEvent),
-    /// A record that makes no sense.
+    /// An invalid record.
     Undecodable,
 }
 
-/// Knows the names of processes and kernels, so that every call can bear them.
+/// Decodes records. It knows the names of processes and CUDA kernels, which every call has.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     clock: Clock,
     names: HashMap<ProcessKey, Arc<str>>,
     unnamed: Arc<str>,
     kernels: KernelNames,
-    /// Which attached files are drivers.
+    /// Whether each attached file is a CUDA driver.
     drivers: HashMap<LibraryNumber, bool>,
-    /// Handles whose names were looked for in vain, and whether it was known then where they are.
-    nameless: HashSet<(ProcessKey, u64, bool)>,
+    /// Handles whose names were not found, and whether the word with the name was known then.
+    without_name: HashSet<(ProcessKey, u64, bool)>,
     resolve: Box<dyn Resolve>,
     stacks: WaitingStacks,
     pub(crate) sites: CallSites,
-    /// Of the NVIDIA driver, whose commands it names.
+    /// The version of the NVIDIA kernel module, which names its commands.
     pub(crate) version: Version,
-    /// Whether processes are told of from their fork or exec on, and not only when they make a call.
+    /// Whether processes are reported from their fork or exec on, and not only from their first call.
     follows_processes: bool,
     pub(crate) undecodable: u64,
     /// Whether the copies of the CUDA driver are probed.
@@ -85,7 +86,7 @@ impl Decoder {
             unnamed: Arc::from("?"),
             kernels: KernelNames::default(),
             drivers: HashMap::new(),
-            nameless: HashSet::new(),
+            without_name: HashSet::new(),
             resolve,
             stacks: WaitingStacks::default(),
             sites,
@@ -96,21 +97,21 @@ impl Decoder {
         }
     }
 
-    /// A process whose calls will come.
+    /// Reads the mappings of a process whose calls will come.
     pub(crate) fn observe(&mut self, tgid: Tgid) {
         self.resolve.observe(tgid);
     }
 
-    /// Forgets a process that has ended.
+    /// Forgets an exited process.
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.names.remove(&key);
         self.kernels.forget(key);
-        self.nameless.retain(|(process, ..)| *process != key);
+        self.without_name.retain(|(process, ..)| *process != key);
         self.sites.end(key, self.resolve.as_mut());
         self.resolve.forget(key.tgid);
     }
 
-    /// A file that calls will come from, and where its handles are known to have their names.
+    /// Adds a file that calls will come from, and the word in which its handles have their names, if it is known.
     pub(crate) fn add_library(&mut self, number: LibraryNumber, api: Api, name_word: Option<u16>) {
         self.drivers.insert(number, api == Api::Driver);
         let drivers: Vec<_> = self.drivers.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
@@ -125,7 +126,7 @@ impl Decoder {
         self.kernels.word()
     }
 
-    /// The records of the ring of calls.
+    /// Decodes records of the ring of calls.
     pub(crate) fn calls(&mut self, records: &Records) -> Vec<Event> {
         let mut calls = Vec::with_capacity(records.len());
         for record in records.iter() {
@@ -134,7 +135,7 @@ impl Decoder {
         calls
     }
 
-    /// One record of the ring of calls. Some of them only tell of something that calls will need.
+    /// Decodes one record of the ring of calls. Some are not events, but data for later calls.
     pub(crate) fn call(&mut self, bytes: &[u8]) -> Option<Event> {
         let raw: gp_call = from_bytes(bytes);
         match raw.kind {
@@ -167,7 +168,7 @@ impl Decoder {
         Some(Event::Call(call))
     }
 
-    /// The stack of an allocation that came by a way that is not known.
+    /// Adds the stack of an allocation from an unknown call site.
     fn site(&mut self, bytes: &[u8]) {
         let raw: gp_stack_record = from_bytes(bytes);
         let Some(stack) = RawStack::from_record(bytes) else {
@@ -181,14 +182,14 @@ impl Decoder {
         }
     }
 
-    /// The way to a site, innermost first.
+    /// The stack of a call site, innermost frame first.
     pub(crate) fn frames_of(&mut self, site: SiteId) -> Arc<[Frame]> {
         self.sites.frames(site, self.resolve.as_mut())
     }
 
-    /// Says where memory was allocated. The first allocation of a site has its stack.
+    /// Sets the call site of an allocation or a free. The first allocation of a site also gets its stack.
     fn set_site(&mut self, call: &mut Call, raw: &gp_call) {
-        // most calls have none, and are spared the look
+        // most calls have no site
         if raw.site == SiteId::UNKNOWN.0 {
             return;
         }
@@ -207,7 +208,7 @@ impl Decoder {
         }
     }
 
-    /// A call that is open, as its thread has it. Those that are probed only for what they say of others are nobody's concern.
+    /// Decodes an open call, as the state of its thread has it. Calls of state-only probes are not reported.
     pub(crate) fn open_call(&mut self, bytes: &[u8]) -> Option<Call> {
         let raw: gp_call = from_bytes(bytes);
         if raw.is_told == 0 {
@@ -218,12 +219,12 @@ impl Decoder {
         Some(*self.build(function, &open))
     }
 
-    /// A record that tells what a kernel is called.
+    /// Adds the name of a CUDA kernel.
     fn name(&mut self, bytes: &[u8]) {
         let raw: gp_name_record = from_bytes(bytes);
         let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
         let text = bytes.get(size_of::<gp_name_record>()..).unwrap_or_default();
-        // its length counts the zero at its end
+        // the length includes the terminating zero
         let text = text.get(..(raw.length as usize).saturating_sub(1)).unwrap_or_default();
         let mut text = String::from_utf8_lossy(text);
         if text.is_empty() && raw.how != number::NAME_ALIAS {
@@ -249,13 +250,14 @@ impl Decoder {
         self.kernels.learn(key, driver, raw.handle, info);
     }
 
-    /// What a launch launches. Where nobody told, the program's own symbols may: the function is then its host's.
+    /// The name of the CUDA kernel that a launch launches. If it is not known, the program's own symbols may have it:
+    /// the handle of a runtime launch is the host function.
     pub(crate) fn kernel(&mut self, key: ProcessKey, api: Api, handle: u64) -> Option<Arc<str>> {
         if let Some(name) = self.kernels.name(key, handle) {
             return Some(Arc::clone(name));
         }
         let unread = self.kernels.unread_word(key, handle);
-        if !self.nameless.insert((key, handle, unread.is_some())) {
+        if !self.without_name.insert((key, handle, unread.is_some())) {
             return None;
         }
         if let Some((driver, word)) = unread
@@ -327,7 +329,7 @@ impl Decoder {
         call
     }
 
-    /// An error of a GPU. Whoever is watched may have to do with it; others may find out who does.
+    /// A GPU error. Any watched process may have caused it; later stages may find out which one did.
     fn xid(&self, raw: &gp_xid_record) -> XidEvent {
         let watched = |(key, process): (&ProcessKey, &Arc<str>)| XidProcess {
             tgid: key.tgid,
@@ -341,12 +343,12 @@ impl Decoder {
             at_ns: self.clock.since_start(raw.at_ns),
             number: raw.number,
             gpu: text(&raw.gpu.map(i8_to_u8)),
-            message: info(raw),
+            message: xid_text(raw),
             processes,
         }
     }
 
-    /// One record of the control ring.
+    /// Decodes one record of the control ring.
     pub(crate) fn control(&mut self, bytes: &[u8]) -> Control {
         let raw: gp_process_record = from_bytes(bytes);
         let change = match (raw.kind, raw.change) {
@@ -375,11 +377,11 @@ impl Decoder {
             Some(name) => Arc::clone(name),
             None => text(&raw.comm.map(i8_to_u8)),
         };
-        // the program that an exec began may make no call; where it does, its first one tells of it
+        // after an exec the program may make no call; if it does, its first call reports it
         if self.follows_processes || change != ProcessChange::Exec {
             self.names.insert(key, Arc::clone(&process));
         }
-        // also the first call of a program that an exec began
+        // also after an exec
         if change == ProcessChange::Start {
             self.resolve.observe(key.tgid);
         }
@@ -396,7 +398,7 @@ impl Decoder {
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
             held: Vec::new(),
         };
-        // seen at its fork or exec; its first call tells again, for those that were there before
+        // known from its fork or exec; its first call is reported again, for processes that existed before
         if change == ProcessChange::Start && known {
             return Control::FirstCall(key, event);
         }
@@ -404,7 +406,7 @@ impl Decoder {
     }
 }
 
-/// What was saved of a call; what it left behind is there once it has returned.
+/// The saved words of a call; its outputs are valid once it has returned.
 fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<'a> {
     let has = |flag: u16| raw.flags & flag != 0;
     let pointee_bytes = match function.pointee {
@@ -426,7 +428,7 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
     }
 }
 
-/// What a function returned. One of the kernel that returns nothing leaves what it likes in the register.
+/// The result of a function. A Linux function that returns nothing leaves any value in the register.
 fn result_of(function: &Function, raw: &gp_call) -> u64 {
     let is_nothing = function.api == Api::Kernel && function.result == ResultKind::Void;
     if is_nothing { 0 } else { raw.result }
@@ -446,14 +448,14 @@ fn outcome(function: &Function, raw: &gp_call, value: u64) -> Outcome {
     }
 }
 
-/// The container that the innermost cgroups name. A name that fills its room may have been cut.
+/// The container that the innermost cgroups name. A name that fills its buffer may have been cut, and is ignored.
 fn container_of<const N: usize>(cgroups: [[i8; N]; 2]) -> Option<Arc<str>> {
     let mut names =
         cgroups.into_iter().map(|name| text(&name.map(i8_to_u8))).filter(|name| name.len() + 1 < N);
     names.find_map(|name| container_named(&name).map(Arc::from))
 }
 
-/// What `wait` reports, as a shell shows it: the exit code, or 128 plus the signal.
+/// An exit status as a shell shows it: the exit code, or 128 plus the signal.
 fn exit_status(code: i32) -> i32 {
     let signal = code & 0x7f;
     if signal == 0 { (code >> 8) & 0xff } else { 128 + signal }
@@ -463,8 +465,8 @@ fn i8_to_u8(byte: i8) -> u8 {
     byte as u8
 }
 
-/// What the driver says of an error.
-fn info(raw: &gp_xid_record) -> Arc<str> {
+/// The message of a GPU error.
+fn xid_text(raw: &gp_xid_record) -> Arc<str> {
     let message = text(&raw.message.map(i8_to_u8));
     if raw.is_format == 0 {
         return message;

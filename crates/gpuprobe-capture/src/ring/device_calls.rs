@@ -1,11 +1,12 @@
-//! Calls of the kernel on the driver's devices: what to watch, and what the records say.
+//! Decodes system calls on NVIDIA device files.
 
 use gpuprobe_event::driver::{DeviceKind, Ioctl, Version, command_name, status_name};
 use gpuprobe_event::{Call, DriverCall, Effect, Name, Value};
 
 use crate::wire::{as_bytes, gp_call, number};
 
-/// What a call of the kernel asked of the driver. Everything in the record came from whoever called.
+/// Annotates a system call with its device and command. Everything in the record comes from the calling program, so
+/// it may be invalid.
 pub(crate) fn annotate_device_call(call: &mut Call, which: u32, raw: &gp_call, version: Version) {
     let on = raw.detail.device();
     let kind = DeviceKind::from_number(on.kind);
@@ -47,7 +48,7 @@ fn annotate_ioctl(call: &mut Call, ioctl: &Ioctl<'_>, version: Version) {
     }
 }
 
-/// The name of a device as it stands in `/dev`; a file that could not be opened has no number.
+/// The name of a device in `/dev`; a file that could not be opened has no number.
 fn device_name(kind: DeviceKind, number: u32) -> Option<Name> {
     const MINOR: u32 = (1 << 20) - 1;
     match kind {

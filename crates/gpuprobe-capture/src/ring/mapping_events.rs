@@ -1,5 +1,5 @@
-//! Tells when any process of the host maps an executable file, so that new libraries are found without looking for
-//! them: a perf event per CPU that counts nothing and reports mappings.
+//! Reports when any process of the host maps an executable file, so that new libraries are found without searching:
+//! one perf event per CPU that counts nothing and reports mappings.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,27 +11,27 @@ use libbpf_rs::libbpf_sys::perf_event_attr;
 
 use crate::ring::mapping_record::{Mapped, Records};
 
-/// Pages of each CPU's ring, besides the one that describes it; a power of two. Room for some 800 mappings, because nobody
-/// reads them while a library is being probed.
+/// Pages of each CPU's ring, without the one that describes it; a power of two. Enough for some 800 mappings, because
+/// the ring is not read while a library is being probed.
 const RING_PAGES: usize = 32;
 
-/// What was mapped since the last look.
+/// Mappings since the last read.
 #[derive(Debug, Default)]
 pub struct NewMappings {
     /// Executable mappings of files.
     pub mapped: Vec<Mapped>,
-    /// Reports that a full ring lost. What they were about can be found by looking at every process.
+    /// Reports that a full ring lost. The mappings can be found by looking at every process.
     pub lost: u64,
 }
 
-/// The watch over all CPUs.
+/// The perf rings of all CPUs.
 #[derive(Debug)]
 pub struct Mappings {
     rings: Vec<Ring>,
 }
 
 impl Mappings {
-    /// Begins to watch.
+    /// Starts to watch.
     pub fn open() -> io::Result<Self> {
         let rings = online_cpus()?.into_iter().map(Ring::open).collect::<io::Result<Vec<_>>>()?;
         Ok(Self { rings })
@@ -42,7 +42,7 @@ impl Mappings {
         self.rings.iter().map(|ring| ring.fd.as_fd())
     }
 
-    /// What was mapped.
+    /// Takes the new mappings.
     pub fn take(&mut self) -> NewMappings {
         let mut new = NewMappings::default();
         for ring in &mut self.rings {
@@ -68,7 +68,7 @@ fn online_cpus() -> io::Result<Vec<i32>> {
     Ok(cpus)
 }
 
-/// One CPU's ring, mapped.
+/// The mapped ring of one CPU.
 #[derive(Debug)]
 struct Ring {
     fd: OwnedFd,
@@ -76,7 +76,7 @@ struct Ring {
     page: usize,
 }
 
-// Where `struct perf_event_mmap_page` has the positions of writer and reader; ABI.
+// Offsets of the positions of writer and reader in `struct perf_event_mmap_page`; ABI.
 const DATA_HEAD: usize = 1024;
 const DATA_TAIL: usize = 1032;
 
@@ -92,7 +92,7 @@ impl Ring {
         attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
         attr.set_mmap(1);
         attr.set_mmap2(1);
-        // the time stands at the end of every record
+        // the time is at the end of every record
         attr.sample_type = SAMPLE_TIME;
         attr.set_sample_id_all(1);
         attr.set_use_clockid(1);
@@ -113,11 +113,11 @@ impl Ring {
         let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
             return Err(io::Error::last_os_error());
         };
-        // SAFETY: just made by the kernel, and owned by nobody else.
+        // SAFETY: the Linux kernel has just made it, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: asks for a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
-        // SAFETY: a fresh mapping at an address of the kernel's choice; freed in `drop`.
+        // SAFETY: a new mapping at an address that the Linux kernel chooses; unmapped in `drop`.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -134,13 +134,13 @@ impl Ring {
         }
     }
 
-    /// A position in the first page, which the kernel reads or writes at the same time.
+    /// A position in the first page, which the Linux kernel reads or writes at the same time.
     fn position(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: within the first mapped page, aligned to 8, and only ever accessed as a whole number.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU64>() }
     }
 
-    /// Copies out what the kernel has written, and makes room.
+    /// Copies out what the Linux kernel has written, and frees the space in the ring.
     fn take(&mut self) -> Vec<u8> {
         let size = (self.page * RING_PAGES) as u64;
         let head = self.position(DATA_HEAD).load(Ordering::Acquire);
@@ -150,8 +150,8 @@ impl Ring {
         while at < head {
             let offset = at % size;
             let length = (head - at).min(size - offset);
-            // SAFETY: `offset + length <= size`, so within the mapped data; the kernel does not write between tail
-            // and head until tail has moved.
+            // SAFETY: `offset + length <= size`, so within the mapped data; the Linux kernel does not write between
+            // tail and head until tail has moved.
             let part = unsafe {
                 std::slice::from_raw_parts(
                     self.base.as_ptr().add(self.page + offset as usize),

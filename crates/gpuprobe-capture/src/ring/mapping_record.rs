@@ -1,4 +1,4 @@
-//! The records of a perf ring that reports mappings. Pure: bytes in, mappings out.
+//! Parses the records of a perf ring that reports mappings. Pure: bytes in, mappings out.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,17 +10,15 @@ use gpuprobe_event::Tgid;
 /// A process mapped an executable file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// Which process.
     pub tgid: Tgid,
     /// Device number, as major and minor.
     pub device: (u32, u32),
-    /// Inode.
     pub inode: u64,
-    /// Differs between files that have the same inode number one after the other.
+    /// Distinguishes files that had the same inode number one after the other.
     pub generation: u64,
-    /// The path, as the process names it. The file may have been removed after the process opened it.
+    /// The path, as the process sees it. The file may have been removed after the process opened it.
     pub path: PathBuf,
-    /// When, by the monotonic clock.
+    /// On the monotonic clock.
     pub at_ns: u64,
 }
 
@@ -28,7 +26,7 @@ const MMAP2: u32 = 10;
 const LOST: u32 = 2;
 const HEADER: usize = 8;
 
-/// Walks through records.
+/// Iterates over records.
 #[derive(Debug)]
 pub(crate) struct Records<'a> {
     rest: &'a [u8],
@@ -40,7 +38,7 @@ impl<'a> Records<'a> {
         Self { rest: bytes, lost: 0 }
     }
 
-    /// How many records the ring had no room for, as far as the walk has come.
+    /// How many records the ring had no room for, up to the current position.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -49,7 +47,7 @@ impl<'a> Records<'a> {
     fn record(&mut self) -> Option<(u32, &'a [u8])> {
         let kind = u32_at(self.rest, 0)?;
         let size = usize::from(u16::from_ne_bytes(*self.rest.get(6..)?.first_chunk()?));
-        // a record shorter than its header would never end the walk
+        // a record shorter than its header would never end the iteration
         let body = self.rest.get(HEADER..size)?;
         self.rest = &self.rest[size..];
         Some((kind, body))
@@ -74,7 +72,7 @@ impl Iterator for Records<'_> {
     }
 }
 
-/// `pid tid addr len pgoff maj min ino generation prot flags name time`. Memory without a file behind it is no library.
+/// `pid tid addr len pgoff maj min ino generation prot flags name time`. Memory without a file is ignored.
 fn mapping(body: &[u8]) -> Option<Mapped> {
     let name = body.get(64..)?;
     let name = &name[..name.iter().position(|b| *b == 0).unwrap_or(name.len())];
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_told_and_anonymous_memory_is_not() {
+    fn files_are_reported_and_anonymous_memory_is_not() {
         let bytes =
             [mmap2(7, 99, "/usr/lib/libcuda.so.1"), mmap2(7, 0, "//anon"), mmap2(8, 5, "[vdso]")].concat();
         let found: Vec<_> = Records::new(&bytes).collect();
@@ -132,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_was_removed_between_open_and_mmap_keeps_its_name() {
+    fn a_library_removed_between_open_and_mmap_keeps_its_name() {
         let bytes = mmap2(7, 99, "/usr/lib/libcuda.so.1 (deleted)");
         let found: Vec<_> = Records::new(&bytes).map(|mapped| mapped.path).collect();
         assert_eq!(found, [PathBuf::from("/usr/lib/libcuda.so.1")]);
     }
 
     #[test]
-    fn losses_are_counted_and_other_records_passed_over() {
+    fn losses_are_counted_and_other_records_skipped() {
         let lost = record(LOST, &[0u64.to_ne_bytes(), 5u64.to_ne_bytes()].concat());
         let bytes = [record(3, &[1; 16]), lost, mmap2(1, 2, "/a")].concat();
         let mut records = Records::new(&bytes);
@@ -148,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_the_walk() {
+    fn invalid_bytes_end_the_iteration() {
         for bytes in
             [&[][..], &[1, 2, 3], &record(MMAP2, &[])[..6], &[10, 0, 0, 0, 0, 0, 0, 0, 9, 9], &[0xff; 64]]
         {

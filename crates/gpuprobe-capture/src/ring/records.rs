@@ -1,6 +1,6 @@
-//! Records as they come out of a ring: bytes one after another, and where each ends.
+//! Records as they come out of a ring: contiguous bytes, and the length of each record.
 
-/// Many records in one buffer, which stays when they are gone.
+/// Many records in one buffer, which is reused.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     bytes: Vec<u8>,
@@ -8,7 +8,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    /// Adds a record. A ring holds none that is longer than 4 GiB.
+    /// Adds a record. No record of a ring is longer than 4 GiB.
     pub(crate) fn push(&mut self, record: &[u8]) {
         self.bytes.extend_from_slice(record);
         self.lengths.push(record.len() as u32);
@@ -18,7 +18,7 @@ impl Records {
         self.lengths.len()
     }
 
-    /// In the order in which they came.
+    /// The records in the order in which they came.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.bytes.as_slice();
         self.lengths.iter().map(move |length| {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_come_back_as_they_were() {
+    fn records_are_returned_unchanged() {
         let mut records = Records::default();
         for _ in 0..2 {
             for record in [b"one".as_slice(), b"", b"three"] {

@@ -1,12 +1,12 @@
-//! What the driver says of an error, from a format in C's notation and what to fill it with.
+//! Formats the message of a GPU error from a C format string and its arguments.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// Widths beyond this are nobody's.
-const WIDEST: usize = 64;
+/// Larger widths are cut to this.
+const MAX_WIDTH: usize = 64;
 
-/// Fills a format. Of what is not known how to fill it, nor with what, the format itself is left.
+/// Formats a message. Conversions that are not supported, or have no argument, stay as they are.
 pub(crate) fn format_message(format: &str, words: &[u64], text_of: impl Fn(usize) -> String) -> String {
     let mut out = String::new();
     let mut chars = format.chars().peekable();
@@ -26,7 +26,7 @@ pub(crate) fn format_message(format: &str, words: &[u64], text_of: impl Fn(usize
             Some(value) => field.push(&value, &mut out),
             None => {
                 out.push_str(&field.written);
-                // what follows has no place any more
+                // the positions of the following arguments are not known any more
                 args = [].iter().enumerate();
             }
         }
@@ -34,7 +34,7 @@ pub(crate) fn format_message(format: &str, words: &[u64], text_of: impl Fn(usize
     out
 }
 
-/// One place of a format: `%08x`.
+/// One conversion of a format, such as `%08x`.
 #[derive(Debug, Default)]
 struct Field {
     written: String,
@@ -75,7 +75,7 @@ impl Field {
         while let Some(digit) = chars.next_if(char::is_ascii_digit) {
             self.written.push(digit);
             let digit = digit.to_digit(10).unwrap_or(0) as usize;
-            number = Some((number.unwrap_or(0) * 10 + digit).min(WIDEST));
+            number = Some((number.unwrap_or(0) * 10 + digit).min(MAX_WIDTH));
         }
         number
     }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_words_are_filled_with_numbers_and_texts() {
+    fn a_message_of_the_kernel_module_is_formatted_with_numbers_and_texts() {
         let said = "pid='%d', name=%s, Ch %08x, intr %08x. MMU Fault: ENGINE %s";
         let texts = ["", "python3", "", "", "GRAPHICS"];
         assert_eq!(
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_filled_as_in_c() {
+    fn conversions_are_formatted_as_in_c() {
         let one = |format: &str, word: u64| with_texts(format, &[word], &["text"]);
         assert_eq!(one("[%5d|", 42), "[   42|");
         assert_eq!(one("[%-5d|", 42), "[42   |");
@@ -153,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_filled_is_left_as_it_is() {
+    fn unsupported_conversions_stay_as_they_are() {
         assert_eq!(with_texts("%d of %d", &[1], &[""]), "1 of %d");
         assert_eq!(with_texts("%f, then %d", &[1, 2], &["", ""]), "%f, then %d");
         assert_eq!(with_texts("100%", &[1], &[""]), "100%");
         assert_eq!(with_texts("%", &[], &[]), "%");
         let wide = with_texts("%99999999999999999999d", &[1], &[""]);
-        assert_eq!(wide.len(), WIDEST);
+        assert_eq!(wide.len(), MAX_WIDTH);
     }
 }

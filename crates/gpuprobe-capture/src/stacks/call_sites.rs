@@ -1,5 +1,5 @@
-//! Where allocations come from: what the kernel side sent under numbers, unwound, and which of these numbers are the same
-//! way. The numbers that were given first are the sites; all others stand for one of them.
+//! The call sites of allocations. The BPF programs send unknown stacks under numbers; here they are unwound, and
+//! equal stacks get one site. The first number of a stack is the site, and all later numbers stand for it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,20 +14,19 @@ use crate::stacks::raw_stack::RawStack;
 use crate::stacks::resolver::Resolve;
 use crate::wire::{derived, gp_site, number};
 
-/// Ways of one process that may turn out not to be learnable before its stacks are not asked for any more: each costs
-/// the program some microseconds.
+/// How many stacks of one process may turn out not to be learnable before no more are requested: each costs the
+/// program some microseconds.
 const MAX_UNLEARNABLE: u32 = 4096;
-/// Ways of a process that get their names at its end, when nobody has asked for them before.
+/// How many stacks of a process are symbolized at its exit, if they were not before.
 const NAMED_AT_END: usize = 256;
-/// Rows that are folded_sums are looked for when so many numbers have come, and every so often.
+/// Rows that cannot change any more are folded after so many new numbers, and at this interval.
 const FOLD_AT: usize = 256;
 const FOLD_EVERY: Duration = Duration::from_secs(1);
-/// Stacks that did not tell their way wait for so long, and no more bytes of them than this: others by the same way may
-/// come that do.
+/// Incomplete stacks wait for so long, and in so many bytes, for a complete one from the same call site.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MAX_WAITING_BYTES: usize = 16 << 20;
 
-/// What the call's own return takes off the stack.
+/// What the return instruction pops off the stack.
 #[cfg(target_arch = "x86_64")]
 const POPPED_BY_RETURN: u64 = 8;
 #[cfg(not(target_arch = "x86_64"))]
@@ -38,17 +37,17 @@ struct SiteStack {
     process: ProcessKey,
     addresses: Arc<[u64]>,
     frames: Option<Arc<[Frame]>>,
-    /// An event has had its stack.
+    /// An event had its stack.
     reported: bool,
 }
 
-/// A stack whose way was not reported: it was cut, or what says where its frames are was not read yet.
+/// An incomplete stack: it was cut, or the unwind information of its files was not read yet.
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
     process: ProcessKey,
     raw: RawStack,
-    /// As far as it was reported.
+    /// The frames that could be unwound.
     addresses: Vec<u64>,
 }
 
@@ -60,20 +59,20 @@ struct ProcessSites {
     unlearnable: u32,
 }
 
-/// One row of the kernel's table.
+/// One row of the table of sites.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SiteRow {
     pub(crate) process: ProcessKey,
     pub(crate) number: u32,
     pub(crate) gpu: Option<u8>,
-    /// The context it is in has ended, and what was live with it.
+    /// Its context was destroyed, and with it the memory that was live.
     pub(crate) has_ended: bool,
     pub(crate) counts: gp_site,
 }
 
 impl SiteRow {
-    /// Whether nothing can happen to it any more: its context has ended, or it was made for one allocation alone, whose
-    /// way is known by another number, and that is gone.
+    /// Whether it cannot change any more: its context was destroyed, or it was made for a single allocation, whose
+    /// stack is known by another number, and which is freed.
     fn is_final(&self, site: SiteId) -> bool {
         self.has_ended || (self.number != site.0 && self.counts.live_allocations == 0)
     }
@@ -114,20 +113,20 @@ fn add(sums: &mut Sums, row: SiteMemory) {
     sum.ended_bytes += row.ended_bytes;
 }
 
-/// All sites.
+/// All call sites.
 #[derive(Debug)]
 pub(crate) struct CallSites {
     trees: SiteTrees,
     stacks: HashMap<SiteId, SiteStack>,
-    /// Of numbers that are no sites themselves.
+    /// The sites of numbers that are no sites themselves.
     same: HashMap<u32, SiteId>,
     processes: HashMap<ProcessKey, ProcessSites>,
-    /// Rows that were taken out of the kernel's table because nothing happens to them any more.
+    /// Rows that were removed from the table because they cannot change any more.
     folded_sums: Sums,
-    /// Numbers that came since such rows were looked for, and when that was.
+    /// Numbers that came since the last fold, and when that was.
     unfolded: usize,
     folded: Instant,
-    /// Those since anybody asked.
+    /// Stacks since the last `take_new_stacks`.
     new_stacks: usize,
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
@@ -151,8 +150,8 @@ impl CallSites {
         }
     }
 
-    /// The stack of an allocation by a way that was not known to the kernel side, but is by now: its number stands for
-    /// that site. While one stack is unwound many others by the same way may come.
+    /// Recognises a stack that the BPF programs did not know when they sent it, but that is known by now: its number
+    /// stands for that site. While one stack is unwound, many others from the same call site may come.
     pub(crate) fn recognise(&mut self, process: ProcessKey, raw: &RawStack) -> bool {
         let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
         let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
@@ -161,12 +160,12 @@ impl CallSites {
         true
     }
 
-    /// Looks again at the stacks that did not tell their way.
+    /// Tries again to recognise incomplete stacks.
     pub(crate) fn recognise_waiting(&mut self) {
         self.settle_waiting(|waiting| waiting.since.elapsed() >= PATIENCE);
     }
 
-    /// Of those that are over and still not recognised, what is known of the way is all there will be.
+    /// Incomplete stacks that are given up get a site for the frames that are known.
     fn settle_waiting(&mut self, has_ended: impl Fn(&Waiting) -> bool) {
         for waiting in std::mem::take(&mut self.waiting) {
             let bytes = waiting.raw.bytes.len();
@@ -185,7 +184,7 @@ impl CallSites {
         }
     }
 
-    /// Stacks that were not reported in full and could not be recognised.
+    /// How many incomplete stacks could not be recognised.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -199,7 +198,7 @@ impl CallSites {
         }
     }
 
-    /// The stack of an allocation that came by a way that was not known.
+    /// Learns a new stack.
     pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
         let is_cut = [derived::SHORT_STACK, number::STACK_PART].contains(&raw.bytes.len());
         if stack.end == StackEnd::NotYet || (stack.end == StackEnd::CopyEnds && is_cut) {
@@ -233,7 +232,7 @@ impl CallSites {
         self.waiting.push(Waiting { since: Instant::now(), process, raw: raw.clone(), addresses });
     }
 
-    /// The site of a way, which is this number where it is the first to come by it.
+    /// The site of a stack: this number, if the stack is new.
     fn add_stack(&mut self, process: ProcessKey, number: u32, addresses: &[u64]) -> SiteId {
         let known = self.processes.entry(process).or_default();
         let addresses: Arc<[u64]> = Arc::from(addresses);
@@ -245,17 +244,17 @@ impl CallSites {
         site
     }
 
-    /// How many stacks came since this was asked last.
+    /// How many stacks came since the last call.
     pub(crate) fn take_new_stacks(&mut self) -> usize {
         std::mem::take(&mut self.new_stacks)
     }
 
-    /// What has to be written to the kernel's tables.
+    /// What must be written to the BPF maps.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         self.trees.take_changes()
     }
 
-    /// The site that a number of the kernel side stands for; unknown where its stack never came.
+    /// The site that a number stands for; unknown if its stack never came.
     pub(crate) fn site(&self, number: u32) -> SiteId {
         let own = SiteId(number);
         match self.same.get(&number) {
@@ -265,19 +264,19 @@ impl CallSites {
         }
     }
 
-    /// The way to a site, innermost first.
+    /// The stack of a site, innermost frame first.
     pub(crate) fn frames(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Arc<[Frame]> {
         let Some(way) = self.stacks.get_mut(&site) else { return Arc::from([]) };
         let named = way.frames.get_or_insert_with(|| resolve.frames(way.process.tgid, &way.addresses).into());
         Arc::clone(named)
     }
 
-    /// Whether no event has had the stack of this site yet; the one that asks has it now.
+    /// Whether no event has had the stack of this site yet. The caller uses it now.
     pub(crate) fn is_first(&mut self, site: SiteId) -> bool {
         self.stacks.get_mut(&site).is_some_and(|way| !std::mem::replace(&mut way.reported, true))
     }
 
-    /// A process has ended. Its stacks get their names while its files are known; what is counted stays.
+    /// Symbolizes the stacks of a process that exits, while its files are known. Counts stay.
     pub(crate) fn end(&mut self, process: ProcessKey, resolve: &mut dyn Resolve) {
         self.settle_waiting(|waiting| waiting.process == process);
         let Some(known) = self.processes.get(&process) else { return };
@@ -288,7 +287,7 @@ impl CallSites {
         self.trees.forget(process);
     }
 
-    /// Nobody will ask for these processes again.
+    /// Forgets exited processes for good.
     pub(crate) fn forget(&mut self, ended: &HashSet<ProcessKey>) {
         for process in ended {
             self.trees.forget(*process);
@@ -305,7 +304,7 @@ impl CallSites {
         }
     }
 
-    /// Everything that was ever counted, a row for each process, site and GPU.
+    /// All counts since the start, a row for each process, site and GPU.
     pub(crate) fn sum(&self, rows: &[SiteRow]) -> Vec<SiteMemory> {
         let mut sums = self.folded_sums.clone();
         for row in rows {
@@ -316,34 +315,34 @@ impl CallSites {
         all
     }
 
-    /// Whether it is worth to look for rows that are folded_sums.
+    /// Whether it is time to fold rows.
     pub(crate) fn should_fold(&self) -> bool {
-        // contexts that end leave rows behind as well
+        // destroyed contexts leave rows behind as well
         self.unfolded >= FOLD_AT || self.folded.elapsed() >= FOLD_EVERY
     }
 
-    /// Whether a row can be taken out of the kernel's table.
+    /// Whether a row can be removed from the table.
     pub(crate) fn is_final(&self, row: &SiteRow) -> bool {
         let site = self.site(row.number);
-        // the stack of a number that stands for nothing may still come
+        // the stack of an unknown number may still come
         let may_come = site == SiteId::UNKNOWN && row.number != 0;
         row.is_final(site) && !may_come
     }
 
-    /// Keeps what a row said that has been taken out.
+    /// Keeps the counts of a row that was removed.
     pub(crate) fn fold(&mut self, row: &SiteRow) {
         let memory = row.memory(self.site(row.number));
         add(&mut self.folded_sums, memory);
     }
 
-    /// Rows that are folded_sums have been looked for.
+    /// Notes that rows were folded.
     pub(crate) fn note_folded(&mut self) {
         self.unfolded = 0;
         self.folded = Instant::now();
     }
 }
 
-/// The return addresses behind the first, as far as it is plain where they lie.
+/// The return addresses after the first, up to the first whose position on the stack is not known.
 fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
     let outer = stack.addresses.iter().zip(&stack.slots).skip(1);
     outer
@@ -388,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_same_way_are_one_site_and_their_rows_one_sum() {
+    fn numbers_of_equal_stacks_are_one_site_and_their_rows_one_sum() {
         let mut sites = CallSites::new(1000);
         for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
             learn(&mut sites, number, outer);
@@ -397,11 +396,11 @@ mod tests {
         let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
         let reported: Vec<_> =
             sums.iter().map(|s| (s.site.0, s.allocations, s.held.live_allocations)).collect();
-        assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "what is not known is a site of its own");
+        assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "unknown numbers are one site");
     }
 
     #[test]
-    fn rows_to_which_nothing_can_happen_any_more_are_kept_here_and_add_up_as_before() {
+    fn folded_rows_add_up_as_before() {
         let mut sites = CallSites::new(1000);
         (1..=3).for_each(|number| learn(&mut sites, number, 50));
         let ended_row = SiteRow { has_ended: true, ..row(1, 4, 2) };
@@ -420,13 +419,13 @@ mod tests {
         assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
     }
 
-    /// As if it had waited for too long.
+    /// As if they had waited for too long.
     fn give_up_waiting(sites: &mut CallSites) {
         sites.settle_waiting(|_| true);
     }
 
     #[test]
-    fn a_part_of_a_stack_is_recognised_when_its_way_is_known_and_lost_otherwise() {
+    fn a_cut_stack_is_recognised_if_its_site_is_known_and_lost_otherwise() {
         let mut sites = CallSites::new(1000);
         for (number, outer) in [(1, 50), (2, 60)] {
             let (raw, stack) = sent(number, outer, number::STACK_PART);
@@ -436,14 +435,14 @@ mod tests {
         assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
         assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
         sites.recognise_waiting();
-        assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "its way may still be reported");
+        assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "a complete stack may still come");
         give_up_waiting(&mut sites);
         assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
         assert_eq!((sites.lost(), sites.waiting_bytes), (1, 0));
     }
 
     #[test]
-    fn what_was_cut_or_could_not_be_read_yet_is_not_taken_for_the_whole_way() {
+    fn an_incomplete_stack_is_not_taken_for_a_complete_one() {
         for end in [StackEnd::CopyEnds, StackEnd::NotYet] {
             let mut sites = CallSites::new(1000);
             let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_told_in_full_is_a_way_as_far_as_it_goes() {
+    fn a_stack_that_stays_incomplete_has_a_site_of_its_known_frames() {
         let mut sites = CallSites::new(1000);
         let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
         sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack });

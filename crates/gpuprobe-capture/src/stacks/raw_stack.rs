@@ -1,26 +1,26 @@
-//! Copies of stacks, as the kernel side sends them.
+//! Copies of stacks, as the BPF programs send them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::wire::{from_bytes, gp_stack_record};
 
-/// The stack of a call, as it was copied.
+/// The copied stack of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RawStack {
-    /// The call it belongs to.
+    /// The call that it belongs to.
     pub(crate) id: u64,
     /// Where the call returns to.
     pub(crate) ip: u64,
     pub(crate) sp: u64,
     pub(crate) fp: u64,
     pub(crate) lr: u64,
-    /// From `sp` on.
+    /// The memory from `sp` on.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl RawStack {
-    /// From a record of the ring, with the return addresses that return probes had replaced.
+    /// From a record of the ring. Return addresses that return probes had replaced are restored.
     pub(crate) fn from_record(record: &[u8]) -> Option<Self> {
         let raw: gp_stack_record = from_bytes(record);
         let bytes = record.get(size_of::<gp_stack_record>()..)?.get(..raw.length as usize)?;
@@ -45,7 +45,7 @@ impl RawStack {
         }
     }
 
-    /// The word at an address of the process, where it was copied.
+    /// The word at an address of the process, if it was copied.
     pub(crate) fn word(&self, address: u64) -> Option<u64> {
         let bytes = self.bytes.get(self.range(address)?)?;
         bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
@@ -57,12 +57,13 @@ impl RawStack {
     }
 }
 
-/// Stacks whose calls have not come yet: each stands before its call, and those of other threads between them.
+/// Stacks whose calls have not come yet. A stack comes before its call, and records of other threads may be between
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingStacks(VecDeque<RawStack>);
 
 impl WaitingStacks {
-    /// More than threads are ever between the two; what waits longer lost its call.
+    /// More than there are threads between a stack and its call; older stacks lost their call.
     const MAX: usize = 256;
 
     pub(crate) fn add(&mut self, stack: Option<RawStack>) {
@@ -72,7 +73,7 @@ impl WaitingStacks {
         self.0.extend(stack);
     }
 
-    /// The stack of a call.
+    /// Takes the stack of a call.
     pub(crate) fn take(&mut self, id: u64) -> Option<RawStack> {
         let at = self.0.iter().rposition(|stack| stack.id == id)?;
         self.0.remove(at)
@@ -85,7 +86,7 @@ mod tests {
     use crate::wire::{as_bytes, gp_stack_record, number};
 
     #[test]
-    fn replaced_return_addresses_are_put_back() {
+    fn replaced_return_addresses_are_restored() {
         let trampoline = [0x7fff_ffff_e000u64, 5, 0x7fff_ffff_e000];
         let mut raw = gp_stack_record {
             kind: number::RECORD_STACK,
@@ -95,7 +96,7 @@ mod tests {
             patches: 3,
             ..gp_stack_record::default()
         };
-        // the third lies outside of what was copied
+        // the third is outside of the copy
         for (i, (slot, address)) in [(0x1010, 33), (0x1000, 11), (0x5000, 1)].into_iter().enumerate() {
             raw.patch[i].slot = slot;
             raw.patch[i].address = address;
@@ -107,11 +108,11 @@ mod tests {
             stack.bytes.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
         assert_eq!((stack.id, words), (7, vec![11, 5, 33]));
         record.truncate(record.len() - 1);
-        assert_eq!(RawStack::from_record(&record), None, "less than was announced");
+        assert_eq!(RawStack::from_record(&record), None, "shorter than its header says");
     }
 
     #[test]
-    fn stacks_wait_for_their_calls_whatever_comes_between() {
+    fn stacks_wait_for_their_calls() {
         let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
         let mut waiting = WaitingStacks::default();
         for id in [7, 8, 9] {

@@ -1,4 +1,4 @@
-//! Addresses of a process to names, for what the kernel side cannot tell.
+//! Resolves addresses of processes to names and stacks.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -11,51 +11,52 @@ use crate::stacks::raw_stack::RawStack;
 const PROC: &str = "/proc";
 const LONGEST_TEXT: usize = 4096;
 
-/// Gives names to addresses of processes that run.
+/// Resolves addresses of running processes.
 pub(crate) trait Resolve: Debug {
-    /// A process makes its first call. It may end soon.
+    /// Reads the mappings of a process at its first call. It may exit soon.
     fn observe(&mut self, tgid: Tgid);
     /// The name of the function at an address.
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// The return addresses of a stack, innermost first.
     fn unwind(&mut self, tgid: Tgid, stack: &RawStack) -> Stack;
-    /// What return addresses are.
+    /// The frames of return addresses.
     fn frames(&mut self, tgid: Tgid, addresses: &[u64]) -> Vec<Frame>;
     /// A word of its memory.
     fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64>;
     /// A text in its memory.
     fn text(&mut self, tgid: Tgid, address: u64) -> Option<String>;
-    /// A process has ended.
+    /// Forgets an exited process.
     fn forget(&mut self, tgid: Tgid);
 }
 
-/// By the files that a process has mapped.
+/// Resolves by the files that a process has mapped.
 #[derive(Debug)]
 pub(crate) struct FileResolver {
     symbols: Symbolizer,
     unwinder: Unwinder,
-    /// Whether anything will be asked at all.
-    is_asked: bool,
+    /// Whether anything will be resolved at all.
+    is_needed: bool,
 }
 
 impl FileResolver {
-    pub(crate) fn new(is_asked: bool) -> Self {
-        Self { symbols: Symbolizer::new(), unwinder: Unwinder::new(), is_asked }
+    pub(crate) fn new(is_needed: bool) -> Self {
+        Self { symbols: Symbolizer::new(), unwinder: Unwinder::new(), is_needed }
     }
 }
 
 impl Resolve for FileResolver {
     fn observe(&mut self, tgid: Tgid) {
-        if self.is_asked {
+        if self.is_needed {
             self.unwinder.observe(Path::new(PROC), tgid.0);
         }
     }
 
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String> {
-        // as if a call had returned behind its first byte: what is mapped is then known though the process has ended
+        // as a return address behind the first byte: these are resolved with the recorded mappings, also after the
+        // process has exited
         let behind = address.wrapping_add(1);
         let frame = self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, &[behind]).pop()?;
-        // the middle of something is not what was meant
+        // an address inside a function is not its handle
         frame.function.filter(|_| frame.offset == 1)
     }
 
@@ -74,10 +75,10 @@ impl Resolve for FileResolver {
     }
 
     fn text(&mut self, tgid: Tgid, address: u64) -> Option<String> {
-        // it may end where what is mapped ends
+        // the read may end where the mapping ends
         let bytes = memory(&memory_of(tgid), address, LONGEST_TEXT).ok()?;
         let end = bytes.iter().position(|b| *b == 0);
-        // one that goes on is cut where the kernel side cuts; one that runs into nothing is none
+        // a longer text is cut where the BPF programs cut; one without an end is invalid
         let end = end.or((bytes.len() == LONGEST_TEXT).then_some(LONGEST_TEXT - 1))?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
@@ -87,12 +88,13 @@ impl Resolve for FileResolver {
     }
 }
 
-/// The memory of a process, whose pages come when they are read: the kernel side has only those that are there.
+/// The memory of a process. Reading it also loads pages that are not present; BPF programs can read only present
+/// ones.
 fn memory_of(tgid: Tgid) -> PathBuf {
     Path::new(PROC).join(tgid.to_string()).join("mem")
 }
 
-/// Nothing has a name, and nobody's memory is read.
+/// Resolves nothing and reads no memory.
 #[derive(Debug)]
 pub(crate) struct NoResolver;
 

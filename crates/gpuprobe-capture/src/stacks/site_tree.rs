@@ -1,7 +1,10 @@
-//! Ways through programs to allocations, as comparisons that the kernel side can make: where on the stack a return
-//! address lies and which one it is. Each process has a tree of them for every address that allocating calls return to.
-//! Learned by example: the comparisons are made here with the copy of a stack, as the kernel would, and what tells this
-//! way from the others is added where they end. Pure: what has to be written to the kernel's tables is handed out.
+//! Trees of comparisons by which the BPF programs recognise the stacks of allocations: each compares the word at a
+//! distance from the stack pointer with a return address. Each process has a tree for every address that an
+//! allocating call returns to.
+//!
+//! Trees are learned by example: the comparisons are made here with the copy of a stack, as the BPF programs would,
+//! and where they end the comparisons that distinguish this stack from the others are added. Pure: the changes for
+//! the BPF maps are handed out.
 
 use std::collections::HashMap;
 
@@ -10,7 +13,7 @@ use gpuprobe_event::counters::ProcessKey;
 
 use crate::wire::{derived, gp_site_node, gp_way, gp_way_key, number};
 
-/// What has to be written, in this order.
+/// A change to the BPF maps. They must be written in this order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Node(u32, gp_site_node),
@@ -18,21 +21,21 @@ pub(crate) enum Change {
     RemoveRoot(gp_way_key),
 }
 
-/// One return address on the way, and where it lies above the stack pointer of the call.
+/// A return address, and its distance from the stack pointer of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) distance: u32,
     pub(crate) address: u64,
 }
 
-/// What became of a way that was to be learnt.
+/// The result of learning a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
-    /// It is known from now on, or was.
+    /// It is known now.
     Yes,
-    /// The copy of the stack does not reach to where other ways of the process differ.
+    /// The copy of the stack does not reach to where other stacks of the process differ.
     NeedsMore,
-    /// Nothing on the stack tells it from another one, or it would take too many comparisons.
+    /// Nothing on the stack distinguishes it from another one, or it would take too many comparisons.
     NotPossible,
     /// There is no room for more.
     Full,
@@ -42,32 +45,32 @@ pub(crate) enum Learned {
 struct Process {
     first: HashMap<u64, gp_way>,
     nodes: Vec<u32>,
-    /// No more stacks are sent.
+    /// The BPF programs send no more stacks.
     stopped: bool,
 }
 
-/// Where a comparison that is not there yet belongs.
+/// Where a new comparison is added.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Lower(u32),
     Higher(u32),
 }
 
-/// All trees.
+/// The trees of all processes.
 #[derive(Debug)]
 pub(crate) struct SiteTrees {
-    /// As the kernel has them; the first is none.
+    /// As in the BPF map; the first stands for none.
     nodes: Vec<gp_site_node>,
     free: Vec<u32>,
     processes: HashMap<ProcessKey, Process>,
     max_nodes: usize,
     max_per_process: usize,
-    /// Addresses that allocating calls return to, of all processes.
+    /// Return addresses of allocating calls, of all processes.
     return_addresses: usize,
     changes: Vec<Change>,
 }
 
-/// The kernel's table of first addresses has this many rows, but for those that say how stacks are wanted.
+/// The BPF map has this many entries, without those that stop stacks.
 const MAX_RETURN_ADDRESSES: usize = 56 << 10;
 
 fn scrambled(address: u64) -> u64 {
@@ -79,7 +82,7 @@ fn key(process: ProcessKey, address: u64) -> gp_way_key {
 }
 
 impl SiteTrees {
-    /// So many comparisons in all. Half of them is as much as one process may take from the others.
+    /// With so many comparisons in total. One process may use half of them.
     pub(crate) fn new(max_nodes: u32) -> Self {
         let max_nodes = max_nodes as usize;
         Self {
@@ -93,12 +96,12 @@ impl SiteTrees {
         }
     }
 
-    /// What has to be written to the kernel's tables since this was asked last.
+    /// The changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Stacks of this process by ways that are not known are not to be sent any more.
+    /// Stops the BPF programs from sending unknown stacks of this process.
     pub(crate) fn stop_stacks(&mut self, process: ProcessKey) {
         let known = self.processes.entry(process).or_default();
         if !std::mem::replace(&mut known.stopped, true) {
@@ -106,7 +109,7 @@ impl SiteTrees {
         }
     }
 
-    /// The site that the kernel side will find for this stack.
+    /// The site that the BPF programs will find for this stack.
     pub(crate) fn find(
         &self,
         process: ProcessKey,
@@ -127,8 +130,8 @@ impl SiteTrees {
         (site != 0).then_some(SiteId(site))
     }
 
-    /// Learns a way: a call that returns to `first`, then these steps outwards. `word` reads the copy of the stack, by the
-    /// distance from the call's stack pointer.
+    /// Learns a stack: a call that returns to `first`, then these steps outwards. `word` reads the copy of the stack
+    /// at a distance from the call's stack pointer.
     pub(crate) fn learn(
         &mut self,
         process: ProcessKey,
@@ -149,7 +152,7 @@ impl SiteTrees {
         let mut rest = steps.to_vec();
         let (mut index, mut made) = (root.node, 0);
         let end = loop {
-            // the way ends here already: who knows less of its beginning than others goes with them
+            // the tree ends here already: a stack with fewer known frames gets the site of a longer one
             let Some(node) = self.nodes.get(index as usize).filter(|_| index != 0) else {
                 return Learned::Yes;
             };
@@ -192,7 +195,7 @@ impl SiteTrees {
         self.changes.push(Change::Node(index, *node));
     }
 
-    /// Comparisons that follow each other, the last of them at the site; returns the first, 0 where there are none.
+    /// Adds a chain of comparisons that ends at the site, and returns the first one, or 0 if there are none.
     fn chain(&mut self, process: ProcessKey, steps: &[Step], site: SiteId) -> Option<u32> {
         let known = self.processes.entry(process).or_default();
         let room = self.free.len() + self.max_nodes.saturating_sub(self.nodes.len());
@@ -224,7 +227,7 @@ impl SiteTrees {
         Some(next)
     }
 
-    /// A process has ended: nobody walks its tree any more.
+    /// Frees the trees of an exited process.
     pub(crate) fn forget(&mut self, process: ProcessKey) {
         let Some(known) = self.processes.remove(&process) else { return };
         self.return_addresses -= known.first.len();
@@ -244,7 +247,7 @@ mod tests {
 
     const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
 
-    /// A stack as words by their distance, and the way that it has.
+    /// A stack as words by distance, and its steps.
     struct Sample {
         words: HashMap<u32, u64>,
         steps: Vec<Step>,
@@ -265,7 +268,7 @@ mod tests {
             trees.learn(PROCESS, first, &self.steps, SiteId(site), |distance| self.word(distance))
         }
 
-        /// As the kernel side does it, with what it was told.
+        /// As the BPF programs find it, with what was written to the maps.
         fn find(&self, bpf: &BpfSide, first: u64) -> u32 {
             let Some(root) = bpf.roots.get(&first) else { return 0 };
             let (mut index, mut site) = (root.node, root.site);
@@ -304,31 +307,31 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_told_apart_by_where_they_differ() {
+    fn stacks_are_distinguished_by_where_they_differ() {
         let (mut trees, mut bpf) = (SiteTrees::new(1000), BpfSide::default());
         let samples = [
             sample(&[(16, 100), (64, 200)], &[]),
             sample(&[(16, 101), (64, 200)], &[]),
             sample(&[(16, 100), (64, 201)], &[]),
-            // another size of the first frame, with whatever lay there before in it
+            // the first frame has another size, with old values in it
             sample(&[(48, 100), (96, 200)], &[(16, 99)]),
             sample(&[(48, 100), (96, 200)], &[(16, 102)]),
             sample(&[(48, 100), (96, 200)], &[(16, 1 << 40)]),
         ];
         let sites = [1, 2, 3, 4, 4, 4];
         for (i, one) in samples.iter().enumerate() {
-            assert!([0, 4].contains(&one.find(&bpf, 5)), "{i}: not taken for another before it is learnt");
+            assert!([0, 4].contains(&one.find(&bpf, 5)), "{i}: not taken for another before it is learned");
             assert_eq!(one.learn(&mut trees, 5, sites[i]), Learned::Yes);
             bpf.write(trees.take_changes());
             for (j, other) in samples[..=i].iter().enumerate() {
                 let found = trees.find(PROCESS, 5, |distance| other.word(distance));
-                assert_eq!(found, Some(SiteId(sites[j])), "{j} after {i}, without the bpf");
+                assert_eq!(found, Some(SiteId(sites[j])), "{j} after {i}, in user space");
                 assert_eq!(other.find(&bpf, 5), sites[j], "{j} after {i}");
             }
         }
-        assert_eq!(samples[0].find(&bpf, 6), 0, "another return address is another root");
+        assert_eq!(samples[0].find(&bpf, 6), 0, "another return address has another tree");
         assert_eq!(samples[0].learn(&mut trees, 5, 77), Learned::Yes);
-        assert_eq!(trees.take_changes().len(), 0, "what is known is not learnt again");
+        assert_eq!(trees.take_changes().len(), 0, "a known stack is not learned again");
     }
 
     #[test]
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_apart_and_what_does_not_fit_is_said() {
+    fn stacks_that_cannot_be_distinguished_or_do_not_fit_are_refused() {
         let mut trees = SiteTrees::new(20);
         let long = sample(&[(16, 1), (32, 2)], &[]);
         assert_eq!(long.learn(&mut trees, 5, 1), Learned::Yes);
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_are_stopped_once_and_until_the_process_ends() {
+    fn stacks_are_stopped_once_until_the_process_exits() {
         let mut trees = SiteTrees::new(40);
         trees.stop_stacks(PROCESS);
         trees.stop_stacks(PROCESS);

@@ -58,7 +58,7 @@ pub(crate) fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -
     sum
 }
 
-/// Failures by function and error, and what each process has beyond these.
+/// Failures by function and error, and those of each process for which that table had no room.
 pub(crate) fn failures(
     map: &Map<'_>,
     processes: &IndexedTable<'_>,

@@ -12,7 +12,7 @@ use super::process_rows::HasProcess;
 use crate::error::CaptureError;
 use crate::wire::{from_bytes, gp_memory, gp_process_key};
 
-/// The last rows of processes that ended.
+/// The last rows of exited processes.
 #[derive(Debug, Default)]
 pub struct Rows {
     /// Calls, a row per process and function.
@@ -21,15 +21,15 @@ pub struct Rows {
     pub failures: Vec<FailureCounts>,
     /// Memory, a row per process.
     pub memory: Vec<ProcessMemory>,
-    /// Launches, graphs, copies and gaps.
+    /// GPU operations: launches, graphs, copies and gaps.
     pub work: WorkRows,
     /// Memory, a row per process, site and GPU.
     pub sites: Vec<SiteMemory>,
-    /// Those that left something in the tables of allocations.
+    /// Processes that left entries in the tables of allocations.
     pub holding: HashSet<ProcessKey>,
 }
 
-/// Takes the rows of processes that ended out of the tables, in one pass over each.
+/// Removes the rows of exited processes from the tables, in one pass over each.
 pub(crate) fn take_rows(
     counts: &IndexedTable<'_>,
     processes: &IndexedTable<'_>,

@@ -21,22 +21,22 @@ use crate::wire::{
     gp_launches, gp_live_key, gp_process_key, gp_stream,
 };
 
-/// The stream that stands for all streams of a process: no stream of its own.
+/// The stream number that stands for all streams of a process.
 const ALL_STREAMS: u64 = u64::MAX;
 
 /// Launches, and the calls that made them.
 #[derive(Debug, Default)]
 pub(crate) struct Launched {
-    /// By process, kernel and stream.
+    /// By process, CUDA kernel and stream.
     pub(crate) rows: HashMap<(ProcessKey, u64, u64), LaunchCounts>,
     pub(crate) calls: HashMap<(ProcessKey, FunctionId), CallCounts>,
 }
 
 impl Launched {
-    /// Takes a row of the kernel's, which is of one function.
+    /// Adds a row of the BPF table, which has one row for each function.
     pub(crate) fn add(&mut self, key: &gp_launch_key, row: gp_launches) {
         let calls: u64 = row.latency.iter().sum();
-        // met when it was captured, and never launched
+        // created by a capture, and never launched
         if calls == 0 {
             return;
         }
@@ -49,7 +49,7 @@ impl Launched {
             kernel: None,
             stream: key.stream,
             totals: LaunchTotals {
-                // a row that is counted in meanwhile may have its error before its call
+                // a row that changes while it is read may have the error before the call
                 launches: calls.saturating_sub(row.errors),
                 errors: row.errors,
                 threads: row.threads,
@@ -85,13 +85,13 @@ impl Launched {
     }
 }
 
-/// Two packed dimensions: x in the low half, then y and z. A row that was never told any has 0.
+/// Unpacks the smallest and largest dimensions: x in the low half, then y and z. A row without dimensions has 0.
 fn range(least: u64, most: u64) -> Dimensions {
     let unpacked = |n: u64| [n as u32, (n >> 32) as u32 & 0xffff, (n >> 48) as u32];
     (most != 0).then(|| (unpacked(least), unpacked(most)))
 }
 
-/// Gaps of streams that have any.
+/// Gaps of streams, without streams that have none.
 pub(crate) fn gaps(
     table: &IndexedTable<'_>,
     filter: ProcessFilter<'_>,
@@ -181,13 +181,13 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_two_functions_are_one_kernel_on_a_stream_and_calls_of_each() {
+    fn rows_of_two_functions_add_up_by_kernel_and_stream_and_by_function() {
         let mut launched = Launched::default();
         let one = 1 | 1 << 32 | 1 << 48;
         launched.add(&key(7, 11), row(2, 1, one));
         launched.add(&key(7, 12), row(3, 0, one + 3));
         launched.add(&key(8, 11), row(4, 0, one));
-        // a list of kernels is launched by a call that is counted elsewhere
+        // the call that launches a list of kernels is counted elsewhere
         launched.add(&key(8, 0), row(5, 0, one));
         launched.add(&key(9, 11), row(0, 0, 0));
         let mut rows: Vec<_> = launched.rows.into_values().collect();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_are_unpacked_and_none_are_none() {
+    fn dimensions_are_unpacked() {
         let packed = |x: u64, y: u64, z: u64| x | y << 32 | z << 48;
         assert_eq!(range(0, 0), None);
         let most = packed(0x7fff_ffff, 65535, 65535);

@@ -1,4 +1,5 @@
-//! Tables whose rows have numbers: a hash tells which rows of an array are whose, a stack which were given back.
+//! Tables of indexed rows: a hash map has the index of each key's row in an array, and a stack has the unused
+//! indices.
 
 use std::collections::HashSet;
 
@@ -10,10 +11,10 @@ use crate::error::CaptureError;
 use crate::tables::process_rows::HasProcess;
 use crate::wire::{Wire, as_bytes, from_bytes};
 
-/// Where there are so many rows for one that is somebody's, it is looked up by itself.
+/// If the array has so many rows for each row in use, rows are looked up one by one.
 const SPARSE: usize = 16;
 
-/// One such table.
+/// The three maps of a table.
 pub(crate) struct IndexedTable<'o> {
     pub(crate) index: Map<'o>,
     pub(crate) rows: Map<'o>,
@@ -21,12 +22,12 @@ pub(crate) struct IndexedTable<'o> {
 }
 
 impl IndexedTable<'_> {
-    /// Hands over every row that is somebody's.
+    /// Calls `then` with every row in use.
     pub(crate) fn each<K: Wire>(&self, then: impl FnMut(K, &[u8])) -> Result<(), CaptureError> {
         self.read_rows(&map_io::entries::<K, u32>(&self.index)?, then)
     }
 
-    /// All of them.
+    /// All rows in use.
     pub(crate) fn entries<K: Wire, V: Wire>(&self) -> Result<Vec<(K, V)>, CaptureError> {
         let mut all = Vec::new();
         self.each(|key, row| all.push((key, from_bytes(row))))?;
@@ -55,7 +56,7 @@ impl IndexedTable<'_> {
         Ok(())
     }
 
-    /// Hands over the rows of processes that ended, and takes them back.
+    /// Calls `then` with the rows of exited processes, and frees them.
     pub(crate) fn take<K: Wire + HasProcess>(
         &self,
         exited: &HashSet<ProcessKey>,
@@ -67,7 +68,7 @@ impl IndexedTable<'_> {
         let keys: Vec<u8> = entries.iter().flat_map(|(key, _)| as_bytes(key)).copied().collect();
         map_io::delete_all(&self.index, &keys)?;
         for (_, row) in entries {
-            // empty: the kernel side could clear only the copy of one CPU
+            // cleared here: a BPF program could clear only the copy of its CPU
             map_io::clear_row(&self.rows, row)?;
             let pushed = self.unused.update(&[], &row.to_ne_bytes(), MapFlags::ANY);
             pushed.map_err(CaptureError::bpf(WRITE))?;

@@ -1,7 +1,7 @@
-//! Whole hashes of the kernel, and the first rows of arrays, read and emptied with few system calls.
+//! Reads and empties whole BPF hash maps, and the first rows of arrays, with few system calls.
 //!
-//! Not by the iterator of libbpf-rs: it takes a short batch for the last one, though the kernel returns short ones
-//! wherever the next bucket does not fit, and it cannot read per-CPU hashes.
+//! The iterator of libbpf-rs is not used: it takes a short batch for the last one, but the Linux kernel returns short
+//! batches whenever the next bucket does not fit, and it cannot read per-CPU hash maps.
 
 use std::os::fd::AsRawFd;
 
@@ -10,18 +10,18 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapType, libbpf_sys};
 use crate::error::CaptureError;
 use crate::wire::{Wire, from_bytes};
 
-pub(crate) const READ: &str = "read a table of the kernel side";
-pub(crate) const WRITE: &str = "write a table of the kernel side";
+pub(crate) const READ: &str = "read a BPF table";
+pub(crate) const WRITE: &str = "write a BPF table";
 
-/// Room for the values of one batch; a per-CPU value of a large machine has tens of kilobytes.
+/// Buffer size for the values of one batch; a per-CPU value of a large machine has tens of kilobytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// More than a bucket ever holds, and no more than is worth a system call.
+/// More than any bucket has, and no more than is worth a system call.
 const BATCH_ENTRIES: std::ops::RangeInclusive<usize> = 64..=8192;
-/// A kernel pads each CPU's value to this.
+/// The Linux kernel pads the value of each CPU to this.
 const CPU_VALUE_ALIGN: usize = 8;
 
-/// Hands over every entry of a hash: the key and the value, or the values of all CPUs one after the other, each
-/// [`cpu_value_bytes`] long. What comes or goes meanwhile may be among them or not.
+/// Calls `then` with every entry of a hash map: the key and the value, or the values of all CPUs one after the other,
+/// each [`cpu_value_bytes`] long. Entries that are added or removed meanwhile may be missing or not.
 pub(crate) fn each_entry(map: &impl MapCore, mut then: impl FnMut(&[u8], &[u8])) -> Result<(), CaptureError> {
     let (key_bytes, value_bytes) = (map.key_size() as usize, value_bytes(map)?);
     let mut take = |keys: &[u8], values: &[u8]| {
@@ -29,8 +29,8 @@ pub(crate) fn each_entry(map: &impl MapCore, mut then: impl FnMut(&[u8], &[u8]))
             then(key, value);
         }
     };
-    // a trie whose last key read goes meanwhile is read from its beginning again; a last batch that is cut short could
-    // be too small for a bucket
+    // a limit, because a trie whose last key read is removed meanwhile is read from its start again; larger than the
+    // map, because a shortened last batch could be too small for a bucket
     let most = (map.max_entries() as usize).saturating_add(*BATCH_ENTRIES.end());
     if lookup_batches(map, value_bytes, most, &mut take)? { Ok(()) } else { one_by_one(map, take) }
 }
@@ -72,7 +72,7 @@ pub(crate) fn clear_row(map: &impl MapCore, row: u32) -> Result<(), CaptureError
     cleared.map_err(CaptureError::bpf(WRITE))
 }
 
-/// The room that the value of one CPU takes.
+/// The padded size of the value of one CPU.
 pub(crate) fn cpu_value_bytes(map: &impl MapCore) -> usize {
     (map.value_size() as usize).next_multiple_of(CPU_VALUE_ALIGN)
 }
@@ -81,7 +81,7 @@ fn is_per_cpu(map: &impl MapCore) -> bool {
     matches!(map.map_type(), MapType::PercpuHash | MapType::PercpuArray)
 }
 
-/// The room that a value takes, of all CPUs together.
+/// The size of a value, of all CPUs together.
 pub(crate) fn value_bytes(map: &impl MapCore) -> Result<usize, CaptureError> {
     if !is_per_cpu(map) {
         return Ok(map.value_size() as usize);
@@ -90,7 +90,8 @@ pub(crate) fn value_bytes(map: &impl MapCore) -> Result<usize, CaptureError> {
     Ok(cpu_value_bytes(map) * cpus)
 }
 
-/// Reads so many entries in batches, or all there are; `false` where the kernel refuses to, and then nothing was handed over.
+/// Reads up to `wanted` entries in batches; `false` if the Linux kernel does not support it, and then nothing was
+/// read.
 fn lookup_batches(
     map: &impl MapCore,
     value_bytes: usize,
@@ -100,14 +101,15 @@ fn lookup_batches(
     let key_bytes = map.key_size() as usize;
     let most = (BATCH_BYTES / value_bytes.max(1)).clamp(*BATCH_ENTRIES.start(), *BATCH_ENTRIES.end());
     let (mut keys, mut values) = (vec![0_u8; most * key_bytes], vec![0_u8; most * value_bytes]);
-    // the kernel's note of where to go on: the number of a bucket or of a row, and of a trie the last key
+    // the position from which the Linux kernel continues: the number of a bucket or row, or the last key of a trie
     let note = key_bytes.max(size_of::<u32>());
     let (mut from, mut next) = (None::<Vec<u8>>, vec![0_u8; note]);
     loop {
         let mut count = most.min(wanted) as u32;
         let begin = from.as_mut().map_or(std::ptr::null_mut(), Vec::as_mut_ptr);
-        // SAFETY: `keys` and `values` have room for `count` entries of this map, as the kernel lays them out; the
-        // notes have room for the four bytes or the key that it reads and writes; null options are the defaults.
+        // SAFETY: `keys` and `values` have room for `count` entries of this map, as the Linux kernel lays them out;
+        // the positions have room for the four bytes or the key that it reads and writes; null options are the
+        // defaults.
         let failed = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 map.as_fd().as_raw_fd(),
@@ -126,7 +128,7 @@ fn lookup_batches(
         let count = count as usize;
         take(&keys[..count * key_bytes], &values[..count * value_bytes]);
         wanted -= count.min(wanted);
-        // the kernel has no more
+        // there are no more entries
         if failed != 0 || wanted == 0 {
             return Ok(true);
         }
@@ -135,7 +137,7 @@ fn lookup_batches(
 }
 
 fn one_by_one(map: &impl MapCore, mut take: impl FnMut(&[u8], &[u8])) -> Result<(), CaptureError> {
-    // a key that goes while it is the last one read makes the kernel begin anew
+    // if the last key read is removed meanwhile, the Linux kernel starts again at the first
     let keys: std::collections::HashSet<_> = map.keys().take(map.max_entries() as usize).collect();
     for key in keys {
         if let Some(value) = value_of(map, &key)? {
@@ -145,7 +147,7 @@ fn one_by_one(map: &impl MapCore, mut take: impl FnMut(&[u8], &[u8])) -> Result<
     Ok(())
 }
 
-/// Deletes keys, which lie one after the other; those that are gone already are as good as deleted.
+/// Deletes contiguous keys. Keys that are not there are ignored.
 pub(crate) fn delete_all(map: &impl MapCore, keys: &[u8]) -> Result<(), CaptureError> {
     let key_bytes = map.key_size() as usize;
     for some in keys.chunks(*BATCH_ENTRIES.end() * key_bytes) {
@@ -158,7 +160,7 @@ pub(crate) fn delete_all(map: &impl MapCore, keys: &[u8]) -> Result<(), CaptureE
     Ok(())
 }
 
-/// Deletes a key; one that is gone already is as good as deleted.
+/// Deletes a key, if it is there.
 fn delete(map: &impl MapCore, key: &[u8]) -> Result<(), CaptureError> {
     match map.delete(key) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -168,7 +170,7 @@ fn delete(map: &impl MapCore, key: &[u8]) -> Result<(), CaptureError> {
     }
 }
 
-/// Every entry of a hash with one value per key.
+/// Every entry of a hash map with one value per key.
 pub(crate) fn entries<K: Wire, V: Wire>(map: &impl MapCore) -> Result<Vec<(K, V)>, CaptureError> {
     let mut all = Vec::new();
     each_entry(map, |key, value| all.push((from_bytes(key), from_bytes(value))))?;
@@ -184,7 +186,7 @@ mod tests {
 
     use super::*;
 
-    /// A hash of numbers; `None` where this may not make one.
+    /// A hash map of numbers; `None` without the privilege to make one.
     fn hash(kind: MapType, entries: u32) -> Option<MapHandle> {
         let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
         match MapHandle::create(kind, Some("gp_test"), 8, 8, entries, &options) {
@@ -209,8 +211,8 @@ mod tests {
     }
 
     #[test]
-    fn batches_give_every_entry_once_and_so_does_reading_one_by_one() {
-        // more than some batches, and nearly as many as there is room for, so that buckets have several
+    fn every_entry_is_read_once_in_batches_and_one_by_one() {
+        // more than some batches, and nearly the size of the map, so that buckets have several entries
         const ENTRIES: u32 = 50_000;
         let Some(map) = hash(MapType::Hash, ENTRIES) else { return };
         for i in 0..u64::from(ENTRIES) {
@@ -231,9 +233,9 @@ mod tests {
         assert!(all_of(&map, |map, take| one_by_one(map, take).unwrap()) == expected);
     }
 
-    /// Its notes of where to go on are keys, which are longer than a number.
+    /// Its positions are keys, which are longer than a number.
     #[test]
-    fn a_trie_is_read_whole_in_batches() {
+    fn a_trie_is_read_completely_in_batches() {
         let options = bpf_map_create_opts {
             sz: size_of::<bpf_map_create_opts>() as _,
             map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
@@ -242,7 +244,7 @@ mod tests {
         let Ok(map) = MapHandle::create(MapType::LpmTrie, Some("gp_test"), 24, 16, 50_000, &options) else {
             return;
         };
-        // as many bits as count, and then those
+        // the number of significant bits, and then the bits
         let key = |i: u32| [&160_u32.to_ne_bytes()[..], &[0; 12], &u64::from(i).to_be_bytes()].concat();
         (0..20_000).for_each(|i| map.update(&key(i), &[7; 16], MapFlags::ANY).unwrap());
         let mut all = std::collections::BTreeSet::new();
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_every_cpu_are_read_either_way() {
+    fn the_values_of_every_cpu_are_read_in_batches_and_one_by_one() {
         let Some(map) = hash(MapType::PercpuHash, 100) else { return };
         let cpus = libbpf_rs::num_possible_cpus().unwrap() as u64;
         for i in 0..100_u64 {
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rows_of_an_array_are_read_in_their_order_and_cleared() {
+    fn the_first_rows_of_an_array_are_read_in_order_and_cleared() {
         // more than a batch
         const ROWS: u32 = 10_000;
         let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_gone_do_not_keep_others_from_being_deleted() {
+    fn missing_keys_do_not_prevent_the_deletion_of_others() {
         let Some(map) = hash(MapType::Hash, 100) else { return };
         let key = |i: u64| i.to_ne_bytes();
         (0..10).for_each(|i| map.update(&key(i), &key(i), MapFlags::ANY).unwrap());

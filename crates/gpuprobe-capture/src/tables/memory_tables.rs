@@ -1,4 +1,4 @@
-//! Reads what the kernel side counts.
+//! Reads the tables of memory: processes, contexts, allocations and call sites.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use crate::wire::{
     gp_process_key, gp_site, gp_site_key, number,
 };
 
-/// What every process did, with what it holds in all of its contexts together; and these contexts.
+/// The memory of every process, with what is live in all of its contexts together; and that of every context.
 pub(crate) fn memory(
     processes: &IndexedTable<'_>,
     contexts: &IndexedTable<'_>,
@@ -65,7 +65,7 @@ fn live(bytes: &[u64], allocations: &[u64]) -> [Held; Space::ALL.len()] {
     live
 }
 
-/// The number of a GPU, where it is known.
+/// The number of a GPU, if it is known.
 pub(crate) fn gpu(device: u32) -> Option<u8> {
     u8::try_from(device).ok().filter(|device| *device != number::NO_DEVICE)
 }
@@ -78,13 +78,14 @@ pub(crate) fn context_memory((key, value): (gp_context_key, gp_context)) -> Cont
     }
 }
 
-/// What the driver told of GPUs; an answer that is neither a UUID nor a place on the bus tells nothing.
+/// The GPU identities that the CUDA driver returned to processes. Answers that are neither a UUID nor a PCI address
+/// are ignored.
 pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<ToldGpu>, CaptureError> {
     Ok(map_io::entries(map)?.into_iter().filter_map(gpu_identity).collect())
 }
 
 fn gpu_identity((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
-    // the function in the high half, the GPU in the low one
+    // the function is in the high half, the GPU in the low one
     let function = catalogue().get(FunctionId(u32::try_from(key.id >> 32).ok()?))?;
     let identity = match function.roles.op {
         Some("uuid") => Identity::Uuid(Uuid(answer)),
@@ -97,19 +98,20 @@ fn gpu_identity((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
     Some(ToldGpu { process: process_of(key.tgid, key.instance), gpu, identity })
 }
 
-/// Every live allocation, without those whose context has ended.
+/// Every live allocation, without those whose context was destroyed.
 pub(crate) fn allocations(
     live: &Map<'_>,
     contexts: &IndexedTable<'_>,
     physical: &Map<'_>,
     site: impl Fn(u32) -> SiteId,
 ) -> Result<Vec<Allocation>, CaptureError> {
-    // before the contexts, so that none of these is of one that came after they were read
+    // read before the contexts, so that the context of each is known
     let entries = map_io::entries::<gp_live_key, gp_live>(live)?;
     let numbers = gpus_of(contexts)?;
     let mut all = Vec::with_capacity(entries.len());
     for (key, value) in entries.into_iter().filter(|(_, value)| value.since_ns & derived::SPARE == 0) {
-        // taken out when its address is given out again, or with its process: to do it here might hit another one
+        // not removed here, where it might hit a newer allocation at the same address: it is removed when its address
+        // is allocated again, or with its process
         let Some(device) = numbers.get(&value.context) else { continue };
         all.push(Allocation {
             process: process_of(key.tgid, key.instance),
@@ -135,12 +137,12 @@ pub(crate) fn allocations(
     Ok(all)
 }
 
-/// What is held from each site, with the keys of these rows one after the other.
+/// The memory of each site, and the keys of these rows one after the other.
 pub(crate) fn site_rows(
     sites: &Map<'_>,
     contexts: &IndexedTable<'_>,
 ) -> Result<(Vec<SiteRow>, Vec<u8>), CaptureError> {
-    // before the contexts, as above
+    // read before the contexts, as above
     let entries = map_io::entries::<gp_site_key, gp_site>(sites)?;
     let numbers = gpus_of(contexts)?;
     let mut keys = Vec::with_capacity(entries.len() * size_of::<gp_site_key>());
@@ -160,7 +162,7 @@ pub(crate) fn site_rows(
     Ok((rows, keys))
 }
 
-/// The GPUs of contexts, by their numbers.
+/// The GPUs of contexts, by context number.
 fn gpus_of(contexts: &IndexedTable<'_>) -> Result<HashMap<u64, u32>, CaptureError> {
     let rows = contexts.entries::<gp_context_key, gp_context>()?;
     Ok(rows.into_iter().map(|(key, row)| (key.id, row.device.wrapping_sub(1))).collect())
@@ -172,23 +174,23 @@ mod tests {
 
     use super::*;
 
-    fn told(function: &str, gpu: u64, bytes: [u8; 16]) -> Option<(u8, Identity)> {
+    fn identity_of(function: &str, gpu: u64, bytes: [u8; 16]) -> Option<(u8, Identity)> {
         let function = catalogue().lookup(Api::Driver, None, function).unwrap().id;
         let key = gp_context_key { id: u64::from(function.0) << 32 | gpu, ..gp_context_key::default() };
         gpu_identity((key, bytes)).map(|found| (found.gpu, found.identity))
     }
 
     #[test]
-    fn an_answer_is_a_uuid_or_a_place_by_the_function_that_gave_it() {
+    fn an_answer_is_a_uuid_or_a_pci_address_depending_on_the_function() {
         let pci = PciAddress { domain: 0, bus: 0x1b, device: 0, function: 0 };
         for name in ["cuDeviceGetUuid", "cuDeviceGetUuid_v2"] {
-            assert_eq!(told(name, 3, [7; 16]), Some((3, Identity::Uuid(Uuid([7; 16])))));
+            assert_eq!(identity_of(name, 3, [7; 16]), Some((3, Identity::Uuid(Uuid([7; 16])))));
         }
         let name = "cuDeviceGetPCIBusId";
-        assert_eq!(told(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(pci))));
-        assert_eq!(told(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(pci))));
-        assert_eq!(told(name, 0, *b"0000:1b:00\0\0\0\0\0\0"), None, "cut by its caller");
-        assert_eq!(told(name, 0, [0xff; 16]), None);
-        assert_eq!(told(name, 255, *b"00000000:1B:00.0"), None);
+        assert_eq!(identity_of(name, 0, *b"00000000:1B:00.0"), Some((0, Identity::Pci(pci))));
+        assert_eq!(identity_of(name, 0, *b"0000:1b:00.0\0xyz"), Some((0, Identity::Pci(pci))));
+        assert_eq!(identity_of(name, 0, *b"0000:1b:00\0\0\0\0\0\0"), None, "cut by the caller");
+        assert_eq!(identity_of(name, 0, [0xff; 16]), None);
+        assert_eq!(identity_of(name, 255, *b"00000000:1B:00.0"), None);
     }
 }

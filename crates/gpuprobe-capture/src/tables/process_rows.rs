@@ -1,4 +1,4 @@
-//! The rows of processes: which process a key names, and how rows are read and removed by process.
+//! The process of a table row, and the removal of rows by process.
 
 use std::collections::HashSet;
 
@@ -17,8 +17,8 @@ pub(crate) fn process_of(tgid: u32, instance: u64) -> ProcessKey {
     ProcessKey { tgid: Tgid(tgid), instance }
 }
 
-/// Removes the rows of processes that ended from a table whose keys name the process, in one pass. Returns how many
-/// they were.
+/// Removes the rows of exited processes from a table whose keys contain the process, in one pass. Returns how many
+/// there were.
 pub(crate) fn remove_of<K: HasProcess>(
     map: &impl MapCore,
     exited: &HashSet<ProcessKey>,
@@ -26,7 +26,7 @@ pub(crate) fn remove_of<K: HasProcess>(
     remove(map, |key, _| exited.contains(&from_bytes::<K>(key).process()))
 }
 
-/// Removes the physical memory of processes that ended: its rows name the process, their keys do not.
+/// Removes the physical memory of exited processes: its rows contain the process, the keys do not.
 pub(crate) fn remove_physical(map: &Map<'_>, exited: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
     remove(map, |_, value| {
         let row: gp_physical = from_bytes(value);
@@ -46,7 +46,7 @@ fn remove(map: &impl MapCore, should_remove: impl Fn(&[u8], &[u8]) -> bool) -> R
     Ok(count)
 }
 
-/// A key that names a process.
+/// A key that contains a process.
 pub(crate) trait HasProcess: Wire {
     fn process(&self) -> ProcessKey;
 }

@@ -1,6 +1,6 @@
-//! Takes the addresses of processes that ended out of the kernel's trie. A step through a trie begins at its root, so a look
-//! at all of a large one takes seconds: a thread of its own does it, and nobody waits. Keys name the process, so what is
-//! still there is in nobody's way.
+//! Removes the address ranges of exited processes from the BPF trie. Every step through a trie starts at its root, so
+//! a pass over a large one takes seconds: a separate thread does it, and nothing waits for it. Keys contain the
+//! process, so remaining entries do no harm.
 
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,12 +21,12 @@ struct Thread {
     thread: JoinHandle<Result<(), CaptureError>>,
 }
 
-/// The thread, which begins when there is something to do: it has the privileges of who gives it that.
+/// The thread. It is started when it is first needed, with the privileges of the caller at that time.
 #[derive(Debug, Default)]
 pub(crate) struct RangeSweeper(Option<Thread>);
 
 impl RangeSweeper {
-    /// Has the addresses of these taken out of the map, some time later.
+    /// Removes the ranges of these processes from the map, without waiting for it.
     pub(crate) fn sweep(&mut self, ranges: &Map<'_>, exited: Exited) -> Result<(), CaptureError> {
         if exited.is_empty() {
             return Ok(());
@@ -43,14 +43,14 @@ impl RangeSweeper {
 }
 
 fn start(ranges: &Map<'_>) -> Result<Thread, CaptureError> {
-    let map = MapHandle::try_from(ranges).map_err(CaptureError::bpf("share a table of the kernel side"))?;
+    let map = MapHandle::try_from(ranges).map_err(CaptureError::bpf("share a BPF table"))?;
     let (exited, more) = channel();
     let thread = thread::Builder::new().name("sweeper".to_owned()).spawn(move || sweep_all(&map, &more));
     let thread = thread.map_err(libbpf_rs::Error::from);
     Ok(Thread { exited, thread: thread.map_err(CaptureError::bpf("start a thread"))? })
 }
 
-/// One look at the map for all that have ended since the last.
+/// One pass over the map for all processes that exited since the last.
 fn sweep_all(map: &MapHandle, more: &Receiver<Exited>) -> Result<(), CaptureError> {
     while let Ok(mut exited) = more.recv() {
         more.try_iter().for_each(|others| exited.extend(others));

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_told_by_who_touched_memory_and_where_it_went() {
+    fn events_are_counted_by_cause_and_direction() {
         let row = gp_unified { events: [1, 2, 3, 4, 5], bytes: [0, 0, 30, 40, 50] };
         let moved = |migrations, bytes| Moved { migrations, bytes };
         let expected = UnifiedTotals {

@@ -4,12 +4,12 @@ use gpuprobe_event::{Api, FunctionId, catalogue};
 
 use super::number;
 
-/// Where the calls of the kernel begin in the catalogue, in the order of `gp_driver_call`.
+/// The first system call in the catalogue. They are in the order of `gp_driver_call`.
 pub(crate) fn first_row() -> Option<FunctionId> {
     catalogue().lookup(Api::Kernel, None, "ioctl").map(|f| f.id)
 }
 
-/// Whether a row is one of these.
+/// The number of a system call, if this row is one.
 pub(crate) fn call_of(id: FunctionId) -> Option<u32> {
     id.0.checked_sub(first_row()?.0).filter(|call| *call < number::DRIVER_CALLS)
 }
@@ -20,7 +20,7 @@ mod tests {
     use crate::wire::tests::members;
 
     #[test]
-    fn calls_of_the_kernel_are_in_the_order_of_the_catalogue() {
+    fn system_calls_are_in_the_order_of_the_catalogue() {
         let members = members("gp_driver_call", "");
         let (last, calls) = members.split_last().unwrap();
         assert_eq!(*last, "DRIVER_CALLS");

@@ -1,12 +1,12 @@
-//! The structs and numbers of `bpf/gpuprobe.h`, as generated from the object's type information, and the one way to make
-//! structs from bytes and bytes from them.
+//! The structs and numbers of `bpf/gpuprobe.h`, generated from the type information of the BPF object, and the
+//! conversion between structs and bytes.
 
-/// Of the structs and unions that the build script has found to be plain.
+/// Implements [`Wire`] for the structs and unions that the build script has found to be plain.
 macro_rules! wire {
     ($($name:ident),* $(,)?) => {
         $(
-            // SAFETY: generated as repr(C) from a C struct or union that by its type information has nothing but integers,
-            // and no gaps between them; any bits are a value of it.
+            // SAFETY: generated as repr(C) from a C struct or union that has only integers without gaps, by its type
+            // information; any bits are a valid value.
             unsafe impl Wire for $name {}
         )*
     };
@@ -30,9 +30,13 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/wire.skel.rs"));
 }
 
-/// What the build script generated from the object: its structs, numbers, and the names of its maps and programs.
+/// What the build script generated from the object: its structs and numbers, and the names of its maps and programs.
 mod contract {
-    #![allow(dead_code, unused_imports, reason = "generated: the kernel side has more than user space needs")]
+    #![allow(
+        dead_code,
+        unused_imports,
+        reason = "generated: the BPF programs have more than user space needs"
+    )]
 
     use super::Wire;
 
@@ -53,6 +57,7 @@ pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpup
 /// A struct that may be made of any bytes.
 ///
 /// # Safety
+///
 /// The type is `repr(C)`, has no padding that is read, and every bit pattern of it is valid.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` may not be made of any bytes",
@@ -60,7 +65,7 @@ pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpup
 )]
 pub(crate) unsafe trait Wire: Copy + Default {}
 
-// SAFETY: an integer, of which any bits are a value.
+// SAFETY: an integer, for which any bits are valid.
 unsafe impl Wire for u64 {}
 
 // SAFETY: bytes, each of which may have any value.
@@ -69,8 +74,8 @@ unsafe impl Wire for [u8; 16] {}
 // SAFETY: as for u64.
 unsafe impl Wire for u32 {}
 
-/// A struct from the bytes at hand. Bytes that are missing are zero, for records are cut where nothing follows;
-/// bytes over are ignored.
+/// Makes a struct of bytes. Missing bytes are zero, because records are cut after the last used byte; extra bytes are
+/// ignored.
 pub(crate) fn from_bytes<T: Wire>(bytes: &[u8]) -> T {
     let mut value = T::default();
     let length = bytes.len().min(size_of::<T>());
@@ -87,13 +92,13 @@ pub(crate) fn as_bytes<T: Wire>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// Numbers that the headers make of others.
+/// Numbers that the headers compute from others.
 pub(crate) mod derived {
     use super::number;
 
-    /// In `gp_live.since_ns`.
+    /// Marks a spare entry in `gp_live.since_ns`: its address was freed.
     pub(crate) const SPARE: u64 = 1 << number::SPARE_BIT;
-    /// What is counted outside of contexts, in the number of one: the GPU is below.
+    /// Marks a context number that stands for a GPU, for memory outside of contexts. The low half is the GPU.
     pub(crate) const OF_DEVICE: u64 = 1 << number::OF_DEVICE_BIT;
     pub(crate) const SCRAMBLE: u64 = (number::SCRAMBLE_HIGH as u64) << 32 | number::SCRAMBLE_LOW as u64;
     pub(crate) const SHORT_STACK: usize = number::FEW_STACK_PAGES * number::STACK_PAGE;
@@ -110,7 +115,7 @@ pub(crate) mod tests {
     use super::*;
 
     #[test]
-    fn the_two_sides_agree_on_limits() {
+    fn limits_are_the_same_in_bpf_and_user_space() {
         assert_eq!(number::OUTS, decode::MAX_OUTS);
         assert_eq!(number::STACK_WORDS, decode::MAX_STACK_WORDS);
         assert_eq!(number::POINTEE, decode::MAX_POINTEE);
@@ -118,8 +123,7 @@ pub(crate) mod tests {
         assert_eq!(number::MOST_LAUNCHED as u64, Launch::MOST_KERNELS);
     }
 
-    /// The members of an enum without `GP_` and what else they all begin with, in the order of their numbers: 0, 1, 2 and so
-    /// on.
+    /// The members of an enum without `GP_` and the prefix, in the order of their numbers: 0, 1, 2 and so on.
     pub(crate) fn members(name: &str, prefix: &str) -> Vec<&'static str> {
         let (_, members) = ENUMS.iter().find(|(found, _)| *found == name).unwrap();
         let own = |(index, (member, value)): (usize, &(&'static str, u64))| {
@@ -147,7 +151,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn causes_of_loss_are_the_same_on_both_sides() {
+    fn causes_of_loss_are_the_same_in_bpf_and_user_space() {
         let members = members("gp_loss", "LOSS_");
         let (last, causes) = members.split_last().unwrap();
         assert_eq!(*last, "CAUSES");
@@ -157,7 +161,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn kinds_of_memory_devices_and_gaps_are_the_same_on_both_sides() {
+    fn kinds_of_memory_devices_and_gaps_are_the_same_in_bpf_and_user_space() {
         let spaces = members("gp_space", "SPACE_");
         let (last, spaces) = spaces.split_last().unwrap();
         assert_eq!(*last, "SPACES");
@@ -170,7 +174,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn copies_are_the_same_on_both_sides() {
+    fn kinds_of_copies_are_the_same_in_bpf_and_user_space() {
         let kinds = members("gp_copy_kind", "");
         let (directions, rules) = kinds.split_at(CopyDirection::ALL.len());
         assert_eq!(rules, ["BY_ARGUMENT", "BY_ADDRESS"]);
@@ -188,7 +192,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn constants_are_named_for_what_they_are_about_and_have_the_type_of_their_fields() {
+    fn constants_have_the_type_of_their_fields() {
         let call =
             gp_call { kind: number::RECORD_CALL, flags: number::CALL_NESTED_ACTION, ..gp_call::default() };
         assert_eq!((call.kind, call.flags), (1, 64));

@@ -1,5 +1,5 @@
-//! The maps and programs of an object, by the names that the build script generated from it: one that does not exist is
-//! refused by the compiler.
+//! The maps and programs of an object, by the names that the build script generated from it, so that an unknown name
+//! does not compile.
 
 use libbpf_rs::{Map, MapCore, Object, OpenMapMut, OpenObject, OpenProgramMut, Program, ProgramMut};
 
@@ -8,27 +8,27 @@ use crate::wire::{MapName, ProgramName};
 
 /// A map of a loaded object.
 pub(crate) fn map_of(object: &Object, name: MapName) -> Result<Map<'_>, CaptureError> {
-    // libbpf leaves out maps that it has not made, and all that follow would be another's then
+    // libbpf omits maps that it has not created, which would shift the following ones
     let map = object.maps().nth(name as usize).filter(|map| map.name() == name.as_str());
     map.ok_or(CaptureError::NotLoaded(name.as_str()))
 }
 
-/// A program of a loaded object, to attach it.
+/// A program of a loaded object.
 pub(crate) fn program_of(object: &Object, name: ProgramName) -> Result<ProgramMut<'_>, CaptureError> {
     object.progs_mut().nth(name as usize).ok_or(CaptureError::NotLoaded(name.as_str()))
 }
 
-/// All programs of a loaded object, also those that were left out.
+/// All programs of an object, also those that were not loaded.
 pub(crate) fn programs_of(object: &Object) -> impl Iterator<Item = (ProgramName, Program<'_>)> {
     ProgramName::ALL.into_iter().zip(object.progs())
 }
 
-/// All maps of an object that is to be loaded.
+/// All maps of an object before it is loaded.
 pub(crate) fn open_maps(object: &mut OpenObject) -> impl Iterator<Item = (MapName, OpenMapMut<'_>)> {
     MapName::ALL.into_iter().zip(object.maps_mut())
 }
 
-/// All programs of one.
+/// All programs of an object before it is loaded.
 pub(crate) fn open_programs(
     object: &mut OpenObject,
 ) -> impl Iterator<Item = (ProgramName, OpenProgramMut<'_>)> {
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_differ_by_a_number_are_in_the_order_of_these() {
+    fn numbered_programs_are_in_numeric_order() {
         for (number, program) in ProgramName::TRACED_ENTRY.into_iter().enumerate() {
             assert_eq!(program.as_str(), format!("traced_entry_{number}"));
         }

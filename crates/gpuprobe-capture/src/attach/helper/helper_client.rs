@@ -1,7 +1,8 @@
-//! The process beside us that puts probes in and takes them out.
+//! Talks to the attach helper, the process that attaches and detaches probes.
 //!
-//! A process that is killed while it does so leaves probes behind: the kernel cannot change the code of others for a
-//! process that has to end, and gives up. So another one does it, which ends only after its work.
+//! If a process is killed while it detaches probes, the probes stay behind: the Linux kernel cannot change the code
+//! of other processes on behalf of a process that is exiting, and gives up. A separate process avoids this, because
+//! it exits only after everything is detached.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -17,42 +18,43 @@ use crate::host::support::Tier;
 use crate::wire::object_handles::{map_of, programs_of};
 use crate::wire::{MapName, ProgramName};
 
-/// A link by its number.
+/// The number of a link in the helper.
 pub(crate) type LinkId = u64;
 
-/// Our end.
+/// The attach helper, as the capturing process sees it.
 #[derive(Debug)]
 pub(crate) struct HelperClient {
     child: Child,
-    /// Its end tells the other that ours has come.
+    /// Closing it tells the helper that this process has exited.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// The programs it has, in the order in which they were handed over.
+    /// The programs that the helper has, in the order in which they were handed over.
     programs: Vec<ProgramName>,
-    /// Whether the answer to a request has not come in time. Nothing else is asked before that.
+    /// Whether the answer to a request did not come in time. No other request is sent before it comes.
     is_stuck: bool,
-    /// Links that are to be taken away when it answers again.
+    /// Links to detach when the helper answers again.
     unwanted: Vec<LinkId>,
 }
 
-/// How long putting probes into one library may take where the kernel reads the file from a file system that may not answer.
+/// How long attaching to one library may take if its file system may hang.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(20);
-/// The same with perf events: the kernel puts none in while it removes those of others, which takes it a tenth of a second
-/// for each.
+/// The same with perf events: the Linux kernel attaches none while it removes those of others, which takes a tenth of
+/// a second each.
 const PERF_PATIENCE: Duration = Duration::from_secs(120);
-/// What each link may take besides: where many processes have the library mapped, each takes the kernel some milliseconds.
-const OF_EACH_LINK: Duration = Duration::from_millis(50);
-/// Where nothing but a disk is waited for.
+/// Extra time for each link: if many processes have the library mapped, each takes the Linux kernel some
+/// milliseconds.
+const EXTRA_PER_LINK: Duration = Duration::from_millis(50);
+/// For local disks.
 const WITHOUT_LIMIT: Duration = Duration::from_secs(1 << 24);
-/// How long the end of a process is waited for that may wait for such a file system.
+/// How long to wait for the exit of a helper that may be blocked by a file system.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is left of the time that one library may take.
+/// The time that is left for one library.
 #[derive(Debug)]
 pub(crate) struct Patience(Duration);
 
 impl Patience {
-    /// For a library on a file system that may not answer, or that has nothing but a disk.
+    /// `may_stall`: the file system of the library may hang.
     pub(crate) fn new(may_stall: bool, tier: Tier) -> Self {
         Self(match (may_stall, tier) {
             (false, _) => WITHOUT_LIMIT,
@@ -63,8 +65,8 @@ impl Patience {
 }
 
 impl HelperClient {
-    /// Starts it by a command that calls [`Kept::receive`] with the numbers that are added to its arguments. Before these
-    /// stands `--perf` where probes will be put in by perf events.
+    /// Starts the helper by a command that calls [`Kept::receive`] with the descriptor numbers that are added to its
+    /// arguments. `--perf` is added before them if probes are attached by perf events.
     pub(crate) fn start(mut command: Command, object: &Object, tier: Tier) -> Result<Self, CaptureError> {
         if tier == Tier::Perf {
             command.arg("--perf");
@@ -97,17 +99,17 @@ impl HelperClient {
         })
     }
 
-    /// The number of a program.
+    /// The number of a program in the helper.
     pub(crate) fn program(&self, name: ProgramName) -> Result<usize, CaptureError> {
         self.programs.iter().position(|p| *p == name).ok_or(CaptureError::NotLoaded(name.as_str()))
     }
 
-    /// Puts probes in. Where the kernel has to wait for the file system for too long, we do not.
+    /// Attaches probes. Gives up if the Linux kernel waits too long for the file system.
     pub(crate) fn attach(&mut self, probes: Probes, patience: &mut Patience) -> io::Result<LinkId> {
         self.request(&Request::Attach(probes))?;
         let begun = Instant::now();
-        let has_answered = has_something(self.fd(), patience.0 + OF_EACH_LINK);
-        patience.0 = patience.0.saturating_sub(begun.elapsed().saturating_sub(OF_EACH_LINK));
+        let has_answered = has_something(self.fd(), patience.0 + EXTRA_PER_LINK);
+        patience.0 = patience.0.saturating_sub(begun.elapsed().saturating_sub(EXTRA_PER_LINK));
         if !has_answered {
             self.is_stuck = true;
             return Err(io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
@@ -115,13 +117,13 @@ impl HelperClient {
         self.answer()
     }
 
-    /// Takes probes out; those that are out are forgotten. When it has ended, so have they.
+    /// Detaches links and waits for it. If the helper has exited, they are detached already.
     pub(crate) fn detach(&mut self, links: Vec<LinkId>) {
         self.take_out(links, Request::Detach);
     }
 
-    /// Has probes taken out some time later: the kernel may take a tenth of a second for each function, and longer where
-    /// others do the same.
+    /// Detaches links without waiting: the Linux kernel may take a tenth of a second for each function, and longer if
+    /// others detach at the same time.
     pub(crate) fn detach_later(&mut self, links: Vec<LinkId>) {
         self.take_out(links, Request::DetachLater);
     }
@@ -152,8 +154,8 @@ impl HelperClient {
         parse_answer(&answer)
     }
 
-    /// Takes the answer that did not come in time, if it is there now; as long as it is not, nothing can be asked. Probes
-    /// that were put in after all are not wanted any more.
+    /// Takes the late answer, if it has come by now; until then nothing can be requested. Probes that were attached
+    /// after all are detached.
     pub(crate) fn catch_up(&mut self) -> io::Result<()> {
         if !self.is_stuck {
             return Ok(());
@@ -169,7 +171,8 @@ impl HelperClient {
         Ok(())
     }
 
-    /// Waits for its end. One that is kept by a file system ends when that answers, and not with us.
+    /// Waits for the helper's exit. One that is blocked by a file system is not waited for; it exits when the file
+    /// system answers.
     fn wait_for_end(&mut self) {
         let begun = Instant::now();
         while self.is_stuck && begun.elapsed() < END_PATIENCE {
@@ -183,12 +186,12 @@ impl HelperClient {
         }
     }
 
-    /// Readable when it has ended.
+    /// Readable when the helper has exited.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.answers.get_ref().as_fd()
     }
 
-    /// That it still runs. Where it answers at last, what is not wanted any more is taken out.
+    /// Fails if the helper has exited. If a late answer has come, detaches the links that are not wanted any more.
     pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
         self.catch_up().ok();
         match self.child.try_wait() {
@@ -197,7 +200,8 @@ impl HelperClient {
         }
     }
 
-    /// All went well: nobody waits for us any more. Returns when every probe is out.
+    /// Ends the helper after success: it does not have to release paused processes. Returns when every probe is
+    /// detached.
     pub(crate) fn dismiss(&mut self) {
         if let Some(mut requests) = self.requests.take() {
             requests.write_all(Request::Done.line().as_bytes()).ok();
@@ -207,14 +211,15 @@ impl HelperClient {
 }
 
 impl Drop for HelperClient {
-    /// Not dismissed, as on an error: it also lets everybody go, as if we had been killed.
+    /// Without [`HelperClient::dismiss`], as on an error, the helper also releases paused processes, as if we had
+    /// been killed.
     fn drop(&mut self) {
         drop(self.requests.take());
         self.wait_for_end();
     }
 }
 
-/// Whether something can be read within a time, or never will be.
+/// Whether something can be read within this time, or the other side has closed.
 fn has_something(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     loop {
@@ -223,14 +228,14 @@ fn has_something(fd: BorrowedFd<'_>, patience: Duration) -> bool {
         let milliseconds = i32::try_from(rest.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: one entry, valid during the call.
         let ready = unsafe { libc::poll(&raw mut polled, 1, milliseconds) };
-        // a signal is no answer
+        // a signal interrupts the wait, but is no answer
         if ready >= 0 || rest.is_zero() {
             return ready > 0;
         }
     }
 }
 
-/// A copy of a descriptor that a command inherits. To be closed once it has been started.
+/// A copy of a descriptor that child processes inherit. To be closed once the command has been started.
 fn inheritable(fd: BorrowedFd<'_>) -> Result<OwnedFd, CaptureError> {
     const NOT_STANDARD: libc::c_int = 3;
     // SAFETY: the descriptor is open; the call makes another one or fails.
@@ -238,7 +243,7 @@ fn inheritable(fd: BorrowedFd<'_>) -> Result<OwnedFd, CaptureError> {
     if copy < 0 {
         return Err(CaptureError::Keeper(io::Error::last_os_error()));
     }
-    // SAFETY: just made by the kernel, and owned by nobody else.
+    // SAFETY: the Linux kernel has just made it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
@@ -251,7 +256,7 @@ mod tests {
     use crate::attach::helper::request::ProbedFile;
     use crate::load::probe_programs::UprobeKind;
 
-    /// Answers the third attach once there is a file `go`, and lists all other requests in a file.
+    /// Answers the third attach request once there is a file `go`, and lists all other requests in a file.
     const SCRIPT: &str = r#"
         while read -r word rest; do
             case $word in
@@ -272,12 +277,12 @@ mod tests {
     }
 
     impl HelperClient {
-        /// One with this program that is stuck at the third link until it is let go.
+        /// A helper with this program that hangs at the third link until there is a file `go`.
         pub(crate) fn stuck_at_third(folder: &Path, program: ProgramName) -> Self {
             Self::by_script(SCRIPT, folder, program)
         }
 
-        /// One that does not find the file any more when the third link is made.
+        /// A helper that does not find the file any more when the third link is made.
         pub(crate) fn without_file_at_third(folder: &Path, program: ProgramName) -> Self {
             let script = SCRIPT.replace(
                 r#"while [ $n = 3 ] && [ ! -e "$0/go" ]; do sleep 0.02; done"#,
@@ -295,7 +300,7 @@ mod tests {
             Self { child, requests, answers, programs, is_stuck: false, unwanted: Vec::new() }
         }
 
-        /// Lets it go on; what it is asked then, before it is in order.
+        /// Lets the helper go on, and returns what it was asked until it had caught up.
         pub(crate) fn let_go(&mut self, folder: &Path) -> String {
             fs::write(folder.join("go"), "").unwrap();
             let begun = Instant::now();
@@ -313,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_are_not_wanted_while_it_is_stuck_are_taken_away_when_it_answers() {
+    fn unwanted_links_of_a_stuck_helper_are_detached_when_it_answers() {
         let folder = tempfile::tempdir().unwrap();
         let mut helper = HelperClient::stuck_at_third(folder.path(), ProgramName::CallPerfEntry);
         let mut patience = Patience::new(true, Tier::Session);
@@ -322,7 +327,7 @@ mod tests {
         let error = helper.attach(probes(), &mut Patience(Duration::from_millis(100))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let error = helper.attach(probes(), &mut patience).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "another library is not to blame");
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "another library's file system is the cause");
         helper.detach(vec![1]);
         helper.detach_later(vec![2]);
         assert_eq!(helper.let_go(folder.path()), "detach-later 1 2 3\n");
@@ -330,8 +335,8 @@ mod tests {
     }
 
     #[test]
-    fn the_links_of_a_library_have_one_time_together() {
-        // each answer in time for the limit of a library
+    fn all_links_of_a_library_share_one_time_limit() {
+        // each answer alone is in time for the limit of a library
         let script = "while read -r x; do sleep 0.3; echo ok 1; done";
         let mut helper = HelperClient::by_script(script, Path::new("/"), ProgramName::CallPerfEntry);
         let mut patience = Patience(Duration::from_secs(1));

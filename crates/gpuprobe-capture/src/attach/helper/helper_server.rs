@@ -1,4 +1,4 @@
-//! The process that attaches and detaches probes on request.
+//! The attach helper itself: attaches and detaches probes on request.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,38 +12,38 @@ use super::uprobe_link;
 use crate::attach::bpf_link::BpfLink;
 use crate::host::urgency::Urgent;
 
-/// The other end: the programs that were handed over, and the links made with them.
+/// The programs that were handed over, and the links made with them.
 #[derive(Debug)]
 pub struct Kept {
     targets: TargetList,
     programs: Vec<OwnedFd>,
     links: HashMap<LinkId, BpfLink>,
-    /// Threads that take probes out.
+    /// Threads that detach probes.
     closing: Vec<JoinHandle<()>>,
     made: LinkId,
     urgent: bool,
 }
 
-/// How the end came.
+/// How the requests ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// With a word: all is well.
+    /// The client said that it is done.
     Done,
-    /// Without one: who asked was killed, or failed.
+    /// The client was killed, or failed.
     Gone,
 }
 
 impl Kept {
-    /// Takes over the descriptors that were handed over. Those that are none are refused. With `urgent`, probes are put
-    /// in before ordinary processes get to run: somebody waits for them in the kernel.
+    /// Takes ownership of the descriptors that were handed over, and fails if one is not open. With `urgent`, probes
+    /// are attached at real-time priority, because processes wait for them in the kernel.
     pub fn receive(files: &[i32], urgent: bool) -> io::Result<Self> {
         let owned = |&file: &i32| {
-            // SAFETY: asks about a number; where it is no descriptor the call says so.
+            // SAFETY: takes a number; the call reports if it is no descriptor.
             let flags = unsafe { libc::fcntl(file, libc::F_GETFD) };
             if flags < 0 || file < 3 {
                 return Err(io::Error::from_raw_os_error(libc::EBADF));
             }
-            // SAFETY: it is open, and was inherited under this number for this use alone.
+            // SAFETY: it is open, and was inherited under this number for this use only.
             Ok(unsafe { OwnedFd::from_raw_fd(file) })
         };
         let mut files = files.iter().map(owned).collect::<io::Result<Vec<_>>>()?.into_iter();
@@ -60,12 +60,12 @@ impl Kept {
         })
     }
 
-    /// Who is watched.
+    /// The watched processes.
     pub fn targets(&self) -> &TargetList {
         &self.targets
     }
 
-    /// Does what it is asked to until there is nobody to ask.
+    /// Serves requests until the client is done or has exited.
     pub fn serve(&mut self, requests: impl Read, mut answers: impl Write) -> Ended {
         for line in BufReader::new(requests).lines() {
             let answer = match line.ok().as_deref().map(Request::parse) {
@@ -106,11 +106,11 @@ impl Kept {
     fn close_later(&mut self, links: &[LinkId]) {
         let links = self.taken(links);
         self.closing.retain(|thread| !thread.is_finished());
-        // where there can be no thread, the links are closed right here
+        // if no thread can be started, the links are closed here
         self.closing.extend(std::thread::Builder::new().spawn(move || close_all(links)));
     }
 
-    /// Takes out the probes of some links; whether there were any. Where there are none, all are out.
+    /// Detaches some links, and returns whether there were any. When there are none left, all probes are detached.
     pub fn take_some_out(&mut self) -> bool {
         let mut some: Vec<_> = self.links.iter().map(|(id, link)| (!link.is_return(), *id)).collect();
         some.sort_unstable();
@@ -123,13 +123,14 @@ impl Kept {
     }
 }
 
-/// Links that are closed at the same time.
+/// How many links are closed at the same time.
 const AT_ONCE: usize = 64;
 
-/// Closes links. With each the kernel waits until no CPU is in its programs, some 50 ms; those that wait at the same
-/// time wait only once. (On the perf tier it has them wait one after the other all the same.)
+/// Closes links. For each the Linux kernel waits until no CPU runs its programs, some 50 ms; links that are closed at
+/// the same time share one wait. (On the perf tier they still wait one after the other.)
 ///
-/// Returns first: a return probe without the one at the entry of the same function could harm the program.
+/// Returns are closed first: a return probe without the probe at the entry of the same function could harm the
+/// program.
 fn close_all(links: Vec<BpfLink>) {
     let (returns, entries) = links.into_iter().partition(BpfLink::is_return);
     close_at_once(returns);
@@ -141,7 +142,7 @@ fn close_at_once(links: Vec<BpfLink>) {
     while links.len() > 0 {
         std::thread::scope(|scope| {
             for link in links.by_ref().take(AT_ONCE) {
-                // where there can be no thread, the link is closed right here
+                // if no thread can be started, the link is closed here
                 std::thread::Builder::new().spawn_scoped(scope, move || drop(link)).ok();
             }
         });

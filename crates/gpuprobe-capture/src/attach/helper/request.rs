@@ -1,4 +1,4 @@
-//! What the capturing process asks of the one that keeps its probes: lines of text, each answered by one.
+//! Requests to the attach helper: lines of text, each answered by one line.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,23 +9,23 @@ use gpuprobe_discover::OpenedFile;
 
 use crate::load::probe_programs::UprobeKind;
 
-/// A file that probes go into.
+/// A file to attach to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbedFile {
-    /// What it can be opened by now.
+    /// The path by which it can be opened now.
     pub(crate) path: PathBuf,
-    /// What it must be: another file may have been put in its place since its code was read.
+    /// Its identity: another file may have replaced it since its code was read.
     pub(crate) expected: Option<OpenedFile>,
 }
 
-/// Probes to put in, held together by one link.
+/// Probes to attach by one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Probes {
-    /// The program, by its place among those that were handed over.
+    /// Index of the program among those that were handed over.
     pub(crate) program: usize,
     pub(crate) kind: UprobeKind,
     pub(crate) file: ProbedFile,
-    /// Offset in the file and cookie of each.
+    /// Offset in the file and cookie of each probe.
     pub(crate) points: Vec<(u64, u64)>,
 }
 
@@ -33,22 +33,22 @@ pub(crate) struct Probes {
 pub(crate) enum Request {
     /// Answered by the number of the new link.
     Attach(Probes),
-    /// Take these links away. Answered when they are gone.
+    /// Answered when the links are detached.
     Detach(Vec<u64>),
-    /// The same, answered at once: nobody waits for it.
+    /// Answered at once.
     DetachLater(Vec<u64>),
-    /// All went well: nobody has to be let go. Not answered.
+    /// The client is done, and no process is paused. Not answered.
     Done,
 }
 
 impl Request {
-    /// One line, with its end.
+    /// The request as one line, with the line end.
     pub(crate) fn line(&self) -> String {
         match self {
             Self::Attach(Probes { program, kind, file: ProbedFile { path, expected }, points }) => {
                 let word =
                     UprobeKind::ALL.iter().find(|(known, _)| known == kind).map_or("", |(_, word)| word);
-                // a path may have anything in it, line ends too
+                // in hex, because a path may contain any byte, also line ends
                 let path: String = path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
                 let points: String =
                     points.iter().map(|(offset, cookie)| format!(" {offset}:{cookie}")).collect();
@@ -111,7 +111,7 @@ fn point(word: &str) -> Option<(u64, u64)> {
     Some((offset.parse().ok()?, cookie.parse().ok()?))
 }
 
-/// The answer to a request: a number, or why not.
+/// The answer to a request: a number, or an errno.
 pub(crate) fn answer_line(answer: &io::Result<u64>) -> String {
     match answer {
         Ok(number) => format!("ok {number}\n"),
@@ -119,7 +119,7 @@ pub(crate) fn answer_line(answer: &io::Result<u64>) -> String {
     }
 }
 
-/// The inverse of [`answer_line`]. What is no answer at all is an error of its own kind.
+/// The inverse of [`answer_line`]. Anything else is the error `UnexpectedEof`.
 pub(crate) fn parse_answer(line: &str) -> io::Result<u64> {
     let (word, number) = line.trim_end().split_once(' ').unwrap_or_default();
     match (word, number.parse::<u64>()) {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_survive_the_way_whatever_is_in_a_path() {
+    fn requests_can_be_parsed_again_whatever_bytes_are_in_a_path() {
         let path = PathBuf::from(OsString::from_vec(b"/a b\n/\xff\0lib".to_vec()));
         let mut all: Vec<_> = UprobeKind::ALL
             .iter()
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_none() {
+    fn invalid_requests_are_not_parsed() {
         for line in [
             "",
             "\n",
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_survive_the_way() {
+    fn answers_can_be_parsed_again() {
         assert_eq!(parse_answer(&answer_line(&Ok(7))).unwrap(), 7);
         let refused = Err(io::Error::from_raw_os_error(libc::ENOENT));
         assert_eq!(parse_answer(&answer_line(&refused)).unwrap_err().raw_os_error(), Some(libc::ENOENT));

@@ -1,10 +1,11 @@
-//! The processes that are watched, for a process that outlives the one that watches them.
+//! The watched processes, for the attach helper, which may outlive the capturing process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys;
 
-/// The maps of some capture that say who is held: they stay when whoever made them is killed.
+/// The maps with the watched processes and the answers to paused ones. They exist until the helper exits, also if the
+/// process that made them is killed.
 #[derive(Debug)]
 pub struct TargetList {
     targets: OwnedFd,
@@ -12,14 +13,13 @@ pub struct TargetList {
 }
 
 impl TargetList {
-    /// Of the processes that are watched, and of the answers to those that wait.
     pub(crate) fn new(targets: OwnedFd, answers: OwnedFd) -> Self {
         Self { targets, answers }
     }
 
     /// The processes that are watched.
     pub fn tgids(&self) -> Vec<u32> {
-        // a key that goes while it is the last one read makes the kernel begin anew
+        // if the last key read is removed meanwhile, the Linux kernel starts again at the first
         const MAX: usize = 1 << 16;
         let mut all = Vec::new();
         let (mut last, mut next) = (None::<u32>, 0_u32);
@@ -42,11 +42,11 @@ impl TargetList {
         all
     }
 
-    /// Answers every question of a process, those to come as well.
+    /// Releases a paused process, now and whenever it asks again.
     pub fn let_go(&self, tgid: u32) {
         let answer = u64::MAX;
-        // SAFETY: the key has the map's four bytes and the value its eight. It may end in this moment, and its row with
-        // it, which is as good.
+        // SAFETY: the key has the map's four bytes and the value its eight. If the process exits at this moment its
+        // entry is removed, which has the same result.
         unsafe {
             libbpf_sys::bpf_map_update_elem(
                 self.answers.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Links on functions of files.
+//! Links on functions of files (uprobes).
 
 use std::ffi::CString;
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::attach::bpf_link::{BpfLink, create, event, on_event, options};
 use crate::host::open_files::raise_limit;
 use crate::load::probe_programs::UprobeKind;
 
-/// Puts probes in.
+/// Attaches probes by one link.
 pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<BpfLink> {
     let file = open(&probes.file)?;
-    // by its descriptor, so that it is this file whatever its name leads to by now
+    // by descriptor, so that it is this file even if the path leads to another one by now
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     raise_limit();
     if !probes.kind.is_perf() {
@@ -32,7 +32,7 @@ pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<BpfLi
     Ok(on_event(program, event, cookie)?.at_return(is_return))
 }
 
-/// Opens a file, if it is the one that is expected. Otherwise that one is not found.
+/// Opens a file if it is the expected one, and else fails with ENOENT.
 fn open(file: &ProbedFile) -> io::Result<File> {
     let opened = File::options().read(true).custom_flags(libc::O_PATH).open(&file.path)?;
     let about = opened.metadata()?;
@@ -43,7 +43,7 @@ fn open(file: &ProbedFile) -> io::Result<File> {
     }
 }
 
-/// One link for many functions, in every process: processes are filtered by the program, so that forks are followed.
+/// One link for many functions, in every process. The program filters processes, so that forks are followed.
 fn multi(program: BorrowedFd<'_>, probes: &Probes, path: &CString) -> io::Result<OwnedFd> {
     let offsets: Vec<libc::c_ulong> =
         probes.points.iter().map(|(offset, _)| *offset as libc::c_ulong).collect();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_was_put_in_the_place_of_another_is_not_probed() {
+    fn a_file_that_replaced_another_is_not_probed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lib");
         std::fs::write(&path, "first").unwrap();

@@ -1,5 +1,5 @@
-//! Probes on single functions of the driver that gpuprobe itself knows: each has a pair of programs of its own, one by
-//! fentry and one by a kprobe, which are loaded apart from the others and into the same maps.
+//! Probes on single functions of the NVIDIA kernel module that gpuprobe itself knows. Each has two programs, for
+//! fentry and for a kprobe, which are loaded in a second object on the same maps.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::load::second_object::open_again;
 use crate::wire::ProgramName;
 use crate::wire::object_handles::open_programs;
 
-/// A function, and the programs on it.
+/// A function, and the programs for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BuiltinKprobe {
     pub(crate) function: &'static str,
@@ -28,8 +28,8 @@ pub(crate) struct BuiltinKprobe {
 }
 
 impl BuiltinKprobe {
-    /// Probes the function in the first way that works; why none does, where the function is there at all. A tier that was
-    /// forced is that of kprobes.
+    /// Attaches in the first of the two ways that works, or returns why none does; `None` if there is no such
+    /// function. If the user has chosen a tier, only the kprobe is tried.
     pub(crate) fn attach(
         self,
         main: &Object,
@@ -43,7 +43,7 @@ impl BuiltinKprobe {
             Ok((link, KernelTier::Fentry))
         };
         let by_kprobe = || {
-            // several of one name cannot be told apart
+            // several functions of the same name cannot be distinguished
             let &[address] = function.addresses.as_slice() else {
                 return Err(io::ErrorKind::NotFound.into());
             };
@@ -56,7 +56,7 @@ impl BuiltinKprobe {
         })
     }
 
-    /// Loads one of the programs, and has it run where the function begins.
+    /// Loads one of the programs, and attaches it to the entry of the function.
     fn load(
         self,
         main: &Object,
@@ -79,7 +79,7 @@ impl BuiltinKprobe {
         with_program(&object, wanted, |program| make_linux_link(program, kind, &[(address, 0)]))
     }
 
-    /// How it would be probed, as far as that can be told without doing it.
+    /// How it would be attached, as far as this is known without doing it.
     pub(crate) fn tier(self, support: &KernelSupport) -> Option<KernelTier> {
         let function = nvidia_function(self.function)?;
         let is_typed = results(std::slice::from_ref(&function)).iter().any(Option::is_some);
@@ -90,10 +90,10 @@ impl BuiltinKprobe {
     }
 }
 
-/// A function of one of the driver's modules.
+/// A function of one of the NVIDIA kernel modules.
 pub(crate) fn nvidia_function(wanted: &str) -> Option<KernelFunction> {
     let proc_root = Path::new("/proc");
-    // a look at all of the kernel's symbols takes a while
+    // reading all symbols of the Linux kernel takes a while
     if driver_modules(proc_root, Path::new("/sys")).is_empty() {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Probes on functions of the kernel: of the driver's modules, and any that the user has named.
+//! Probes on functions of the Linux kernel: those of the NVIDIA kernel modules, and any that the user has named.
 //!
-//! Their programs are loaded apart from the others, into the same maps, so that whatever a kernel refuses of them costs
-//! these alone.
+//! Their programs are loaded in separate objects on the same maps: if the Linux kernel refuses one, only these
+//! functions are not probed.
 
 use std::io;
 
@@ -20,22 +20,22 @@ use crate::load::second_object::{load_programs, open_again};
 use crate::wire::ProgramName;
 use crate::wire::object_handles::open_programs;
 
-/// Functions that programs of their own are loaded for; as many pairs as `kernel.bpf.h` has.
+/// The most functions that can have fentry programs: as many pairs as `kernel.bpf.h` has.
 const MAX_FENTRY: usize = ProgramName::TRACED_ENTRY.len();
-/// Functions that are probed one by one: taking one out waits a tenth of a second.
+/// The most functions that are probed by perf events, because detaching each takes a tenth of a second.
 const MAX_PERF_KPROBES: usize = 64;
 
-/// How a function of the kernel is probed, best first.
+/// How a function of the Linux kernel is probed, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KernelTier {
-    /// By a program of its own at each end; the cheapest.
+    /// By an fentry and an fexit program for this function only; the cheapest.
     Fentry,
-    /// By kprobes, one link for many.
+    /// By kprobes; one link for many functions, except on the perf tier.
     Kprobes(Tier),
 }
 
 impl KernelTier {
-    /// A word for it.
+    /// The name shown to the user.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Fentry => "fentry",
@@ -46,16 +46,17 @@ impl KernelTier {
     }
 }
 
-/// What became of functions that were to be probed.
+/// The result of probing functions.
 #[derive(Debug, Default)]
 pub struct ProbedFunctions {
-    /// How many are probed in each way.
+    /// How many functions are probed by each tier.
     pub probed: Vec<(KernelTier, usize)>,
-    /// Those that are not, with the reason.
+    /// The functions that are not probed, with the reason.
     pub skipped: Vec<Unprobed>,
 }
 
-/// The ways in which this kernel may probe so many functions, best first. A tier that was forced is that of kprobes.
+/// The tiers by which this Linux kernel can probe so many functions, best first. If the user has chosen a tier, it
+/// selects the kind of kprobes.
 pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: usize) -> Vec<KernelTier> {
     let traced = forced.is_none() && functions <= MAX_FENTRY && support.has_fentry();
     let kprobes = Tier::ALL
@@ -65,7 +66,7 @@ pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: us
     traced.then_some(KernelTier::Fentry).into_iter().chain(kprobes).collect()
 }
 
-/// A function that is tried, with its row.
+/// A function to probe, with its row and the last reason why it was refused.
 struct Attempt<'h> {
     hook: &'h KernelHook,
     id: FunctionId,
@@ -78,7 +79,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Probes what can be probed: what one way refuses is tried in the next.
+/// Probes functions. What one tier refuses is tried with the next.
 pub(crate) fn attach(
     links: &mut Vec<BpfLink>,
     main: &Object,
@@ -123,7 +124,7 @@ pub(crate) fn attach(
 }
 
 struct GroupAttacher<'a, 'h> {
-    /// They hold their programs, and these their maps.
+    /// The links keep their programs loaded, and the programs their maps.
     links: &'a mut Vec<BpfLink>,
     main: &'a Object,
     entry_only: bool,
@@ -135,8 +136,8 @@ impl<'h> GroupAttacher<'_, 'h> {
         self.refused.extend(tried.into_iter().map(|t| Attempt { reason: reason.to_owned(), ..t }));
     }
 
-    /// A pair of programs for each, all loaded together. The kernel takes them all or none, so a group that fails is
-    /// halved until the culprit stands alone.
+    /// Loads a pair of programs for each function, all in one object. The Linux kernel accepts all or none, so a
+    /// group that fails is split in halves until the culprit is found.
     fn attach_fentry(&mut self, tried: Vec<Attempt<'h>>) {
         let (typed, others) =
             tried.into_iter().partition(|t| t.hook.is_typed && t.hook.function.addresses.len() == 1);
@@ -176,7 +177,7 @@ impl<'h> GroupAttacher<'_, 'h> {
         let mut refused = Vec::new();
         for (n, tried) in group.into_iter().enumerate() {
             let cookie = [(0, u64::from(tried.id.0))];
-            // ends first: a beginning without its end would never end
+            // returns first: a call whose return is not seen would stay open
             let ends = [
                 (ProgramName::TRACED_RETURN, LinuxProbeKind::Return),
                 (ProgramName::TRACED_ENTRY, LinuxProbeKind::Entry),
@@ -193,7 +194,7 @@ impl<'h> GroupAttacher<'_, 'h> {
         self.refused.extend(refused);
     }
 
-    /// By kprobes: in one link for all, halved where it fails, or one by one.
+    /// Attaches kprobes: by one link for all, which is split in halves if it fails, or one by one.
     fn attach_kprobes(&mut self, tried: Vec<Attempt<'h>>, tier: Tier) {
         let hidden = |t: &Attempt<'_>| t.hook.function.addresses.contains(&0);
         let (hidden, mut tried): (Vec<_>, Vec<_>) = tried.into_iter().partition(hidden);
@@ -244,7 +245,7 @@ fn link_group(
     tier: Tier,
 ) -> io::Result<Vec<BpfLink>> {
     let mut points: Vec<_> = group.iter().flat_map(Attempt::points).collect();
-    // the kernel looks for the cookie of an address in the order of addresses
+    // the Linux kernel finds the cookie of an address by binary search
     points.sort_unstable();
     let at_once = if tier == Tier::Perf { 1 } else { points.len().max(1) };
     let mut links = Vec::new();

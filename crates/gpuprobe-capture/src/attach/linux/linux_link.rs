@@ -1,4 +1,4 @@
-//! Links on Linux kernel functions and tracepoints.
+//! Links on functions and tracepoints of the Linux kernel.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,7 +11,7 @@ use crate::host::open_files::raise_limit;
 use crate::wire::ProgramName;
 use crate::wire::object_handles::program_of;
 
-/// How a function of the kernel is probed.
+/// How a function of the Linux kernel is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinuxProbeKind {
     Session,
@@ -23,8 +23,9 @@ pub(crate) enum LinuxProbeKind {
     Return,
 }
 
-/// Probes functions of the kernel, by their addresses; those that one program is for know theirs. The kernel takes these
-/// out with the descriptors, whoever has to end.
+/// Probes functions of the Linux kernel by their addresses; fentry and fexit programs are loaded for one function and
+/// ignore the address. Unlike uprobes, these are detached with their descriptors even if the process is killed, so
+/// the attach helper is not needed.
 pub(crate) fn make_linux_link(
     program: BorrowedFd<'_>,
     kind: LinuxProbeKind,
@@ -35,7 +36,7 @@ pub(crate) fn make_linux_link(
     let attach_type = match kind {
         LinuxProbeKind::Perf | LinuxProbeKind::PerfReturn => {
             raise_limit();
-            // no name: the address tells
+            // no name: the address identifies the function
             let event = event("kprobe", 0, address, kind == LinuxProbeKind::PerfReturn)?;
             return on_event(program, event, cookie);
         }
@@ -61,9 +62,9 @@ pub(crate) fn make_linux_link(
     create(program, 0, attach_type, &options).map(BpfLink::of)
 }
 
-/// Has a program run at a tracepoint, as often as it is passed.
+/// Runs a program whenever a tracepoint is hit.
 pub(crate) fn make_tracepoint_link(program: BorrowedFd<'_>, name: &CStr) -> io::Result<BpfLink> {
-    // SAFETY: the name ends in a zero and is valid for the call.
+    // SAFETY: the name is NUL-terminated and valid for the call.
     let fd = unsafe { libbpf_sys::bpf_raw_tracepoint_open(name.as_ptr(), program.as_raw_fd()) };
     owned(fd).map(BpfLink::of)
 }

@@ -1,4 +1,4 @@
-//! Programs on tracepoints that the user has named. Each has a program of its own, loaded apart from the others.
+//! Attaches programs to tracepoints that the user has named. Each has its own program, loaded in a second object.
 
 use std::ffi::CString;
 use std::io;
@@ -12,7 +12,7 @@ use crate::load::hooks::{TracepointHook, Unprobed, accepted};
 use crate::load::second_object::load_programs;
 use crate::wire::ProgramName;
 
-/// Has programs run at these tracepoints; tells of those where none does.
+/// Attaches to these tracepoints, and returns those that cannot be attached.
 pub(crate) fn attach(links: &mut Vec<BpfLink>, main: &Object, hooks: &[TracepointHook]) -> Vec<Unprobed> {
     let refused = hooks.iter().filter_map(|hook| Some(hook.unprobed(hook.refused.clone()?)));
     let mut unprobed: Vec<_> = refused.collect();
@@ -46,7 +46,7 @@ const NOT_THERE: &str = "the kernel has no such tracepoint: its module is not lo
                          (/sys/kernel/tracing/available_events lists those there are)";
 
 fn link(object: &Object, program: ProgramName, name: &str) -> io::Result<BpfLink> {
-    // the kernel knows them without their groups
+    // the Linux kernel names them without their groups
     let (_, name) = name.split_once(':').ok_or(io::ErrorKind::InvalidInput)?;
     let name = CString::new(name)?;
     with_program(object, program, |program| make_tracepoint_link(program, &name))

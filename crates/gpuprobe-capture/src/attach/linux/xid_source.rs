@@ -1,5 +1,5 @@
-//! How errors of GPUs (XIDs) are heard of: by the driver's tracepoint, else by the function that tells of them in every
-//! release, and where neither can be had by NVML alone.
+//! Where GPU errors (XIDs) are reported: by the tracepoint of the NVIDIA kernel module; if it has none, by the
+//! function that every release reports errors with; else only by NVML.
 
 use std::fmt;
 
@@ -16,21 +16,21 @@ use crate::wire::object_handles::program_of;
 
 /// The program on the tracepoint.
 const TRACEPOINT: ProgramName = ProgramName::OnXid;
-/// What the kernel has for the programs on it.
+/// The symbol that exists if the module has the tracepoint.
 const OF_TRACEPOINT: &str = "__bpf_trace_nvidia_dev_xid";
-/// The function that tells of errors.
+/// The function that reports errors.
 const REPORT: BuiltinKprobe = BuiltinKprobe {
     function: "nv_report_error",
     fentry: ProgramName::ReportTraced,
     kprobe: ProgramName::ReportProbed,
 };
 
-/// How errors of GPUs are heard of as they happen.
+/// How GPU errors are reported as they happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XidWay {
-    /// By the driver's tracepoint.
+    /// By the tracepoint of the NVIDIA kernel module.
     Tracepoint,
-    /// By a probe on the function that tells of them.
+    /// By a probe on the function that reports errors.
     Function(KernelTier),
 }
 
@@ -46,14 +46,14 @@ impl fmt::Display for XidWay {
     }
 }
 
-/// A way that works, for as long as it is kept.
+/// An attached source of GPU errors. Dropping it detaches it.
 pub(crate) struct XidListener {
     pub(crate) source: XidWay,
     _tracepoint: Option<Link>,
     _function: Option<BpfLink>,
 }
 
-/// Begins to listen; `None` where the driver is not there, or can be heard in none of these ways.
+/// Attaches to the first source that works; `None` if there is none.
 pub(crate) fn listen(object: &Object, forced: Option<Tier>) -> Result<Option<XidListener>, CaptureError> {
     if let Ok(link) = program_of(object, TRACEPOINT)?.attach() {
         return Ok(Some(XidListener {
@@ -70,7 +70,7 @@ pub(crate) fn listen(object: &Object, forced: Option<Tier>) -> Result<Option<Xid
     }))
 }
 
-/// How they will be heard of on this machine, as far as that can be told without doing it.
+/// How errors will be reported on this machine, as far as this is known without attaching.
 pub fn xid_way(support: &KernelSupport) -> Option<XidWay> {
     match nvidia_function(OF_TRACEPOINT) {
         Some(_) => Some(XidWay::Tracepoint),

@@ -1,4 +1,4 @@
-//! Functions whose probes can be taken out alone, and put back.
+//! Functions whose probes can be detached alone, and attached again.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -8,8 +8,8 @@ use gpuprobe_event::{Class, Function, FunctionId, catalogue};
 use crate::function_table::function_row::{tells_contexts, tells_gpus, tells_names};
 use crate::function_table::op_desc::{tells_captures, tells_graphs};
 
-/// Classes of functions that nothing but their own figures is made of. Of all others live memory, contexts, names or graphs
-/// are made, or nobody calls them often.
+/// Classes of functions that affect only their own counts. Live memory, contexts, names and graphs are derived from
+/// all other classes, or they are rarely called.
 const INDEPENDENT_CLASSES: [Class; 21] = [
     Class::Launch,
     Class::GraphLaunch,
@@ -34,8 +34,8 @@ const INDEPENDENT_CLASSES: [Class; 21] = [
     Class::Other,
 ];
 
-/// Whether a function may go without probes for a while: then its own calls, and what it launched or copied, are lower
-/// bounds, and all other figures stay as true as they were.
+/// Whether a function may be detached for a while. Then its calls, and what it launched or copied, are lower bounds;
+/// all other figures stay exact.
 pub fn may_be_left_out(f: &Function) -> bool {
     let has_state = tells_contexts(f)
         || tells_gpus(f)
@@ -45,14 +45,14 @@ pub fn may_be_left_out(f: &Function) -> bool {
     INDEPENDENT_CLASSES.contains(&f.class) && !has_state
 }
 
-/// Which functions have links of their own, and which of these have none now.
+/// Which functions have their own links, and which of these are detached.
 #[derive(Debug, Default)]
 pub(crate) struct DetachableProbes {
     is_wanted: bool,
     pub(super) detached: BTreeSet<FunctionId>,
-    /// Of those that have none, the ones whose probes are still there, and since when they are paused.
+    /// Paused functions whose probes are still attached, and since when they are paused.
     pub(super) leaving: Vec<(FunctionId, Instant)>,
-    /// How often functions were left out.
+    /// How often functions were detached.
     pub(super) times: u64,
 }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_memory_contexts_names_and_graphs_are_made_of_always_stays() {
+    fn functions_that_change_memory_contexts_names_or_graphs_stay_attached() {
         let driver = [
             "cuMemAlloc_v2",
             "cuMemFree_v2",
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_of_itself_alone_may_be_left_out() {
+    fn functions_that_only_count_their_own_calls_can_be_detached() {
         let driver =
             ["cuLaunchKernel", "cuGraphLaunch", "cuMemcpyHtoD_v2", "cuMemsetD8Async", "cuStreamSynchronize"];
         assert_eq!(driver.iter().find(|name| !of(Api::Driver, name)), None);

@@ -1,4 +1,4 @@
-//! Plans to links: rows into the table of functions, then probes on the library.
+//! Attaches to one library: fills the table of functions, then links the probes.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,43 +18,41 @@ use crate::load::probe_programs::{UprobeKind, entry_count_program, programs};
 use crate::wire::object_handles::map_of;
 use crate::wire::{LibraryNumber, MapName, ProgramName, as_bytes, number};
 
-/// A library with its probes in.
+/// A probed library.
 #[derive(Debug)]
 pub struct Attached {
     /// Where it was found.
     pub path: PathBuf,
-    /// The file itself.
     pub id: FileId,
     /// Opened through another process's mounts, which the probes keep busy.
     pub is_foreign: bool,
     /// How many functions are probed.
     pub functions: usize,
-    /// Those that could not be, with the reason.
+    /// The functions that are not probed, with the reason.
     pub skipped: Vec<Skipped>,
-    /// Since when its calls are observed, by the monotonic clock.
+    /// Since when its calls are observed, on the monotonic clock.
     pub observed_since_ns: Option<u64>,
     pub(crate) links: Vec<LinkId>,
-    /// Functions with links of their own.
+    /// Functions with their own links.
     pub(crate) detachable: Vec<DetachableFunction>,
     pub(crate) points: HashMap<FunctionId, ProbeCost>,
     pub(crate) options: AttachOptions,
-    /// What the kernel can open.
+    /// The file as the attach helper can open it.
     pub(crate) file: ProbedFile,
-    /// Its file system may not answer.
+    /// Its file system may hang.
     pub(crate) may_stall: bool,
 }
 
-/// A function whose probes can be taken out separate.
+/// A function whose probes can be detached alone.
 #[derive(Debug)]
 pub(crate) struct DetachableFunction {
     pub(crate) planned: PlannedFunction,
     counts_entries: bool,
-    /// None while it is left out.
+    /// Empty while it is detached.
     pub(crate) links: Vec<LinkId>,
 }
 
 impl DetachableFunction {
-    /// Makes its links.
     pub(crate) fn attach(
         &self,
         helper: &mut HelperClient,
@@ -71,18 +69,17 @@ impl DetachableFunction {
 }
 
 impl Attached {
-    /// How many links hold the probes.
+    /// How many BPF links its probes have.
     pub fn links(&self) -> usize {
         self.links.len() + self.detachable.iter().map(|f| f.links.len()).sum::<usize>()
     }
 
-    /// All of them.
     pub(crate) fn into_links(self) -> impl Iterator<Item = LinkId> {
         self.links.into_iter().chain(self.detachable.into_iter().flat_map(|f| f.links))
     }
 }
 
-/// How a library is attached.
+/// The settings for attaching to a library.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttachOptions {
     pub(crate) tier: Tier,
@@ -90,24 +87,24 @@ pub(crate) struct AttachOptions {
     pub(crate) entry_only: bool,
     /// With programs that do nothing.
     pub(crate) bare: bool,
-    /// The number that its calls will bear.
+    /// The number that its calls are sent with.
     pub(crate) library: LibraryNumber,
-    /// The work that is counted.
+    /// The GPU operations that are counted.
     pub(crate) counted: CountedOps,
-    /// A return probe may be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
+    /// Whether a return probe can be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
     pub(crate) may_always_return: bool,
 }
 
 impl AttachOptions {
-    /// Whether a function is probed at its entry separate: because an exception may leave it, or because it runs code of the
-    /// program, which may switch to another stack before the function returns, and the kernel could not be kept from
-    /// killing the program then.
+    /// Whether only the entry of a function is probed: because a C++ exception may leave it, or because it runs code
+    /// of the program. That code may switch to another stack before the function returns, and the Linux kernel would
+    /// then kill the program.
     fn has_no_return(&self, id: FunctionId) -> bool {
         let cannot = |f: &Function| may_throw(f) || (!self.may_always_return && runs_callbacks(f));
         catalogue().get(id).is_some_and(cannot)
     }
 
-    /// The programs that a function is probed by. A session declines its return by itself.
+    /// The programs for a function. A session program itself skips the return of such functions.
     fn programs(&self, id: FunctionId) -> &'static [(ProgramName, UprobeKind)] {
         let entry_only = self.entry_only || (self.tier != Tier::Session && self.has_no_return(id));
         programs(self.tier, entry_only, self.bare)
@@ -118,10 +115,10 @@ impl AttachOptions {
     }
 }
 
-/// Functions that are probed together, by the same programs.
+/// Functions that are probed by the same programs through the same links.
 type Group<'a> = (&'a [(ProgramName, UprobeKind)], Vec<&'a PlannedFunction>);
 
-/// Those that one link can hold: on perf each has its own.
+/// Groups functions for links. On the perf tier each function has its own.
 fn groups<'a>(
     functions: &[&'a PlannedFunction],
     options: AttachOptions,
@@ -157,7 +154,7 @@ pub(crate) fn attach(
     attach_within(helper, target, options, detachable, collect, patience)
 }
 
-/// The same once the table is filled. Where it cannot be done, or not in time, nothing stays behind.
+/// The same after the table is filled. If it fails, or takes too long, no probe stays attached.
 fn attach_within(
     helper: &mut HelperClient,
     target: &Target,
@@ -197,7 +194,7 @@ fn attach_within(
     }
 }
 
-/// Probes every function of a library that can be.
+/// Probes every function of a library that can be probed.
 fn attach_all(
     helper: &mut HelperClient,
     target: &Target,
@@ -208,19 +205,20 @@ fn attach_all(
 ) -> Result<(), CaptureError> {
     let (options, library, file) = (attached.options, &target.library, attached.file.clone());
     let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
-    // of what is not counted nobody knows how often it is called
+    // without a count it is not known how often a function is called
     let (separate, together): (Vec<_>, Vec<_>) =
         target.functions.iter().partition(|f| is_counted(f.function) && detachable.includes(f.function));
     let mut last_error = attach_detachable(helper, detachable, &separate, attached, collect, patience)?;
     let mut groups = groups(&together, options, collect);
-    // the kernel includes a group whole or not at all, so a group that fails is halved until the culprit stands separate
+    // the Linux kernel accepts a group whole or not at all, so a group that fails is split in halves until the
+    // culprit is found
     while let Some((programs, group)) = groups.pop() {
         match attach_group(helper, options, &file, (programs, &group), patience) {
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
             }
-            // the others would have to wait for the same, or would not find it either
+            // all other groups would hang in the same file system, or not find the file either
             Err(error) if error.is_stall() || error.is_gone() => return Err(error),
             Err(_) if group.len() > 1 => {
                 let (left, right) = group.split_at(group.len() / 2);
@@ -239,8 +237,8 @@ fn attach_all(
     }
 }
 
-/// Gives each of these functions links of its own; what went wrong last comes back. The first one that has to wait for
-/// too long is the last one: the others would have to wait for the same.
+/// Gives each of these functions its own links, and returns the last error. Stops at the first one that takes too
+/// long: the others would hang in the same file system.
 fn attach_detachable(
     helper: &mut HelperClient,
     detachable: &DetachableProbes,
@@ -283,7 +281,7 @@ fn fill_rows(
         let Some(function) = catalogue().get(planned.function) else { continue };
         let mut row = row(function, collect(planned.function), options.counted);
         row.flags |= if options.has_no_return(planned.function) { number::FUNCTION_ENTRY_ONLY } else { 0 };
-        // its probes in other files may still be in
+        // its probes in other files may still be attached
         row.flags |= if detachable.is_detached(planned.function) { number::FUNCTION_PAUSED } else { 0 };
         map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
@@ -312,13 +310,13 @@ fn attach_group(
     Ok(links)
 }
 
-/// Attaches the program that holds processes while libraries are mapped.
+/// Attaches the program that pauses processes while libraries are mapped.
 pub(crate) fn attach_loader(
     helper: &mut HelperClient,
     tier: Tier,
     loader: &Loader,
 ) -> Result<LinkId, CaptureError> {
-    // two's complement: the program adds it back
+    // two's complement: the BPF program adds it back
     let distance = loader.r_debug_address.map_or(0, |r| r.wrapping_sub(loader.debug_state_address));
     let (name, kind) = match tier {
         Tier::Perf => (ProgramName::LoaderPerf, UprobeKind::Perf),
@@ -380,8 +378,8 @@ mod tests {
         Target { library, functions: names.iter().map(planned).collect() }
     }
 
-    /// Probes a library with a link for each of its functions, which fails.
-    fn attach_in_vain(helper: &mut HelperClient, patience: Patience) -> CaptureError {
+    /// Attaches a library with a link for each of its functions, which fails.
+    fn attach_and_fail(helper: &mut HelperClient, patience: Patience) -> CaptureError {
         let options = AttachOptions {
             tier: Tier::Perf,
             entry_only: true,
@@ -396,20 +394,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stays_of_a_library_that_is_replaced_while_it_is_probed() {
+    fn no_probe_stays_in_a_library_that_is_replaced_while_it_is_probed() {
         let folder = tempfile::tempdir().unwrap();
         let mut helper = HelperClient::without_file_at_third(folder.path(), ProgramName::CallPerfEntry);
-        let error = attach_in_vain(&mut helper, Patience::new(false, Tier::Perf));
+        let error = attach_and_fail(&mut helper, Patience::new(false, Tier::Perf));
         assert!(error.is_gone() && !error.is_stall(), "{error}");
         let others = std::fs::read_to_string(folder.path().join("others")).unwrap();
         assert_eq!(others, "detach-later 1 2\n");
     }
 
     #[test]
-    fn nothing_stays_of_a_library_that_could_not_be_probed_in_time() {
+    fn no_probe_stays_in_a_library_that_could_not_be_probed_in_time() {
         let folder = tempfile::tempdir().unwrap();
         let mut helper = HelperClient::stuck_at_third(folder.path(), ProgramName::CallPerfEntry);
-        let error = attach_in_vain(&mut helper, Patience::of(Duration::from_millis(100)));
+        let error = attach_and_fail(&mut helper, Patience::of(Duration::from_millis(100)));
         assert!(error.is_own_stall(), "{error}");
         assert_eq!(helper.let_go(folder.path()), "detach-later 1 2 3\n");
     }

@@ -214,15 +214,15 @@ impl UprobeAttacher {
     }
 }
 
-/// Rows of states.
+/// How many libraries can be attached at once, plus one.
 const ROWS: u16 = number::LIBRARIES as u16;
 
-/// The row that has the state of a library.
+/// The row of the table of library states.
 fn state_row(library: LibraryNumber) -> u16 {
     library % ROWS
 }
 
-/// The number of the next library. Numbers come round, so those whose row is in use are passed over; row 0 belongs to
+/// The number of the next library. Numbers wrap around, so those whose row is in use are skipped; row 0 is for
 /// functions of no library.
 fn next_number(last: LibraryNumber, is_in_use: &dyn Fn(u16) -> bool) -> LibraryNumber {
     let is_free = |number: &LibraryNumber| state_row(*number) != 0 && !is_in_use(state_row(*number));
@@ -236,10 +236,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_libraries_come_round_and_pass_over_rows_in_use() {
+    fn library_numbers_wrap_around_and_skip_rows_in_use() {
         let free = |_| false;
         assert_eq!(next_number(0, &free), 1);
-        assert_eq!(next_number(ROWS - 1, &free), ROWS + 1, "row 0 is not theirs");
+        assert_eq!(next_number(ROWS - 1, &free), ROWS + 1, "row 0 is reserved");
         assert_eq!(next_number(LibraryNumber::MAX, &free), 1);
         let used = |row| row == 5 || row == 6;
         assert_eq!(next_number(ROWS + 4, &used), ROWS + 7);

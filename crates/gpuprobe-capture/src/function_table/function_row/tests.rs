@@ -3,7 +3,7 @@ use gpuprobe_event::{FunctionId, Hooks, catalogue, driver};
 use super::*;
 
 #[test]
-fn arguments_of_the_kernel_are_sent_as_far_as_they_are_told() {
+fn records_of_linux_functions_have_room_for_the_described_arguments() {
     let row = |point: &str, args: &str| {
         let mut hooks = Hooks::default();
         hooks.parse("h", &format!("[[hook]]\n{point}\nargs = [{args}]")).unwrap();
@@ -44,25 +44,29 @@ fn an_allocation_reads_its_pointer_and_its_size() {
 }
 
 #[test]
-fn a_hook_gives_its_result_or_what_it_leaves_behind() {
+fn a_hook_returns_its_pointer_as_result_or_through_an_argument() {
     let rows = |text: &str| {
         let mut hooks = gpuprobe_event::Hooks::default();
         hooks.parse("h", &format!("[[hook]]\nlibrary = \"l\"\nfunction = \"f\"\n{text}")).unwrap();
         let f = hooks.libraries()[0].signature.row(gpuprobe_event::FunctionId(0), Api::Hook, "f");
         row(&f, Collect::Stream, CountedOps::default())
     };
-    let given =
+    let by_result =
         rows("class = \"alloc\"\nargs = [\"n:size\", \"e:out_i32\"]\nreturns = \"ptr\"\nerror = \"e\"");
-    assert_eq!((given.action, given.outs, given.out[0].bytes), (number::ACTION_ALLOC, 1, 4));
-    let told = number::FUNCTION_GIVES_RESULT | number::FUNCTION_ERROR_IS_OUT;
-    assert_eq!(given.flags & (told | number::FUNCTION_STATUS), told);
+    assert_eq!((by_result.action, by_result.outs, by_result.out[0].bytes), (number::ACTION_ALLOC, 1, 4));
+    let returned = number::FUNCTION_GIVES_RESULT | number::FUNCTION_ERROR_IS_OUT;
+    assert_eq!(by_result.flags & (returned | number::FUNCTION_STATUS), returned);
 
-    let left = rows(
+    let by_argument = rows(
         "class = \"alloc\"\nargs = [\"n:size\", \"p:out_ptr\", \"other:out_u32\"]\nreturns = \"status\"",
     );
-    assert_eq!((left.outs, left.out[0].bytes, left.out[1].bytes), (2, 8, 4), "the address is the first");
-    assert!(same(left.out[0].place, register(1)) && same(left.out[1].place, register(2)));
-    assert_eq!(left.flags & told, 0);
+    assert_eq!(
+        (by_argument.outs, by_argument.out[0].bytes, by_argument.out[1].bytes),
+        (2, 8, 4),
+        "the address is the first"
+    );
+    assert!(same(by_argument.out[0].place, register(1)) && same(by_argument.out[1].place, register(2)));
+    assert_eq!(by_argument.flags & returned, 0);
 
     let named = rows("args = [\"k:str\"]\nreturns = \"ptr\"\nnames = \"return\"");
     let expected = number::FUNCTION_GIVES_RESULT | number::FUNCTION_NAMES;
@@ -72,7 +76,7 @@ fn a_hook_gives_its_result_or_what_it_leaves_behind() {
 }
 
 #[test]
-fn there_are_as_many_rows_as_the_catalogue_may_have() {
+fn the_table_has_a_row_for_every_function_of_the_catalogue() {
     assert_eq!(number::FUNCTIONS, catalogue::MOST_FUNCTIONS);
 }
 
@@ -95,7 +99,7 @@ fn a_copy_of_rows_is_width_times_height_and_a_memset_counts_elements() {
 }
 
 #[test]
-fn every_copy_and_memset_tells_how_much_it_moves() {
+fn every_copy_and_memset_has_a_size() {
     let moves = |f: &&Function| matches!(f.class, Class::Memcpy | Class::Memset);
     for f in catalogue().functions().iter().filter(moves) {
         let row = row(f, Collect::Stream, CountedOps::default());

@@ -33,7 +33,7 @@ fn decode(raw: &gp_call) -> Call {
 }
 
 #[test]
-fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
+fn an_allocation_has_bytes_only_if_it_is_outermost_and_successful() {
     let mut raw = gp_call { bytes: 4096, pointer: 0x7f00, ..call_of("cudaMalloc") };
     raw.registers[1] = 4096;
     let call = decode(&raw);
@@ -48,7 +48,7 @@ fn an_allocation_bears_its_bytes_only_when_outermost_and_successful() {
 }
 
 #[test]
-fn what_stood_at_the_address_of_an_allocation_is_replaced_and_not_freed() {
+fn an_earlier_allocation_at_the_same_address_is_replaced_and_not_freed() {
     let detail = gp_detail { allocated: gp_allocated { live_bytes: 4096, replaced_bytes: 64 } };
     let raw = gp_call { bytes: 4096, pointer: 0x7f00, detail, replaced_space: 1, ..call_of("cudaMalloc") };
     let replaced = |effect| decode(&gp_call { effect, ..raw }).effect.allocation().map(|a| a.replaced);
@@ -57,7 +57,7 @@ fn what_stood_at_the_address_of_an_allocation_is_replaced_and_not_freed() {
 }
 
 #[test]
-fn what_one_unmap_ends_is_as_many_frees_as_it_was_allocations() {
+fn an_unmap_that_ends_two_allocations_counts_two_frees() {
     let raw = gp_call { bytes: 4 << 20, effect: number::EFFECT_PHYSICAL, ..driver_call("cuMemUnmap") };
     let released = |allocations| gp_detail { released: gp_released { physical: 0, allocations } };
     let freed = |ended| decode(&gp_call { detail: released(ended), ..raw }).effect.freed().copied();
@@ -71,47 +71,47 @@ fn driver_call(name: &str) -> gp_call {
 }
 
 #[test]
-fn what_was_found_out_of_a_copy_goes_before_its_arguments_and_what_is_captured_moves_nothing() {
+fn the_kind_found_by_bpf_overrides_the_arguments_and_captured_copies_move_nothing() {
     let mut raw = gp_call { bytes: 64, ..call_of("cudaMemcpyAsync") };
     raw.registers[3] = 4;
-    let told = |raw: &gp_call| {
+    let decoded = |raw: &gp_call| {
         let effect = decode(raw).effect;
         let Transfer { direction, host, bytes, captured, .. } = effect.transfer().unwrap().clone();
         (direction, host, bytes, captured)
     };
     let unknown = |bytes, captured| (CopyDirection::Unknown, HostMemory::Unknown, bytes, captured);
     let pinned = |bytes, captured| (CopyDirection::HostToDevice, HostMemory::Pinned, bytes, captured);
-    assert_eq!(told(&raw), unknown(Some(64), false));
+    assert_eq!(decoded(&raw), unknown(Some(64), false));
     let position = |at: Option<usize>| u8::try_from(at.unwrap()).unwrap();
     let kind = |d| 1 + position(CopyDirection::ALL.iter().position(|found| *found == d));
     let host = |h| position(HostMemory::ALL.iter().position(|found| *found == h));
     let copy = |kind, host| gp_detail { copy: gp_copied { kind, host, reserved: [0; 14] } };
     raw.effect = number::EFFECT_COPY;
     raw.detail = copy(kind(CopyDirection::HostToDevice), host(HostMemory::Pinned));
-    assert_eq!(told(&raw), pinned(Some(64), false));
+    assert_eq!(decoded(&raw), pinned(Some(64), false));
     raw.flags = number::CALL_CAPTURED;
-    assert_eq!(told(&raw), pinned(None, true));
+    assert_eq!(decoded(&raw), pinned(None, true));
     raw.detail = copy(kind(CopyDirection::Unknown), host(HostMemory::Unknown));
-    assert_eq!(told(&raw), unknown(None, true));
+    assert_eq!(decoded(&raw), unknown(None, true));
     assert!(decode(&raw).effect.transfer().unwrap().is_async);
     raw.detail = copy(255, 255);
-    assert_eq!(told(&raw), unknown(None, true), "nonsense");
+    assert_eq!(decoded(&raw), unknown(None, true), "invalid numbers");
 }
 
 #[test]
-fn the_copies_of_a_batch_are_told_by_kind() {
+fn the_copies_of_a_batch_are_reported_by_kind() {
     let raw = gp_call { bytes: 300, effect: number::EFFECT_BATCH, ..driver_call("cuMemcpyBatchAsync") };
     let part = |copies, kind, host, bytes| gp_part { copies, kind, host, size_log2: 6, reserved: 0, bytes };
-    let told = |first: &[gp_part]| {
+    let decoded = |first: &[gp_part]| {
         let mut parts = [gp_part::default(); number::PARTS];
         parts[..first.len()].copy_from_slice(first);
         decode(&gp_call { pointee: gp_pointee { parts }, ..raw }).effect.transfer().unwrap().clone()
     };
     let one = part(2, 2, 2, 100);
-    assert_eq!(told(&[one]).direction, CopyDirection::HostToDevice, "one kind is that of all");
+    assert_eq!(decoded(&[one]).direction, CopyDirection::HostToDevice, "all copies have the same kind");
     let larger = gp_part { size_log2: 9, ..one };
-    assert_eq!(told(&[one, larger]).direction, CopyDirection::HostToDevice, "of whatever size");
-    let batch = told(&[one, part(1, 4, 0, 200)]);
+    assert_eq!(decoded(&[one, larger]).direction, CopyDirection::HostToDevice, "with different sizes");
+    let batch = decoded(&[one, part(1, 4, 0, 200)]);
     let all = (batch.direction, batch.host, batch.bytes);
     assert_eq!(all, (CopyDirection::Unknown, HostMemory::Unknown, Some(300)));
     let part = |direction, host, copies, bytes| CopyPart { direction, host, copies, bytes };
@@ -123,7 +123,7 @@ fn the_copies_of_a_batch_are_told_by_kind() {
 }
 
 #[test]
-fn the_kernels_of_a_graph_are_told_where_they_are_known_by_the_outermost_call() {
+fn the_kernels_of_a_graph_are_reported_by_the_outermost_call() {
     let detail = gp_detail { graph: gp_graph_size { kernels: 1000, reserved: 0 } };
     let raw = gp_call { detail, ..call_of("cudaGraphLaunch") };
     let graph = |kernels| Effect::GraphLaunch(GraphLaunch { kernels, captured: false });
@@ -145,7 +145,7 @@ fn the_kernels_of_a_graph_are_told_where_they_are_known_by_the_outermost_call() 
 }
 
 #[test]
-fn a_free_of_something_unknown_frees_nothing() {
+fn a_free_of_an_unknown_address_frees_nothing() {
     let raw = gp_call { pointer: 0x7f00, ..call_of("cudaFree") };
     let unknown = Free { address: Some(0x7f00), gpu: Some(0), ..Free::default() };
     assert_eq!(decode(&raw).effect, Effect::Free(unknown));
@@ -189,7 +189,7 @@ fn names_come_from_the_start_of_the_process_and_change_with_exec() {
 }
 
 #[test]
-fn a_first_call_after_an_exec_is_news_only_where_execs_are_not_followed() {
+fn a_first_call_after_an_exec_is_an_event_only_if_execs_are_not_followed() {
     let record = gp_process_record { kind: number::RECORD_PROCESS, tgid: 10, ..Default::default() };
     let exec = gp_process_record { change: number::PROCESS_EXEC, ..record };
     let start = gp_process_record { change: number::PROCESS_START, ..record };
@@ -201,7 +201,7 @@ fn a_first_call_after_an_exec_is_news_only_where_execs_are_not_followed() {
 }
 
 #[test]
-fn nonsense_is_counted_and_never_panics() {
+fn invalid_records_are_counted_and_never_panic() {
     let mut decoder = decoder();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     for length in 0..600usize {
