@@ -3,8 +3,8 @@
 import re
 
 # how errors of GPUs are heard of, in the words of `run` and the daemon, and of `trace`
-BY_TRACEPOINT = "errors of GPUs (XIDs): by the driver's tracepoint nvidia:nvidia_dev_xid"
-BY_FUNCTION = "errors of GPUs (XIDs): by the driver's function nv_report_error ({}): it has no tracepoint"
+BY_TRACEPOINT = "errors of GPUs (XIDs): by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid"
+BY_FUNCTION = "errors of GPUs (XIDs): by the NVIDIA kernel module's function nv_report_error ({}): it has no tracepoint"
 HEARD = {"tracepoint": (BY_TRACEPOINT, BY_TRACEPOINT),
          "function": (BY_FUNCTION.format("fentry"), BY_FUNCTION.format("kprobe"))}
 # what the stand-in reports of them, in the words of the tables

@@ -201,7 +201,7 @@ impl Capture {
         self.tables
             .map(MapName::Held)?
             .update(&hold.tgid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
-            .map_err(CaptureError::bpf("answer a process that waits"))
+            .map_err(CaptureError::bpf("answer a paused process"))
     }
 
     /// Waits for records, for one of the other descriptors, or for the timeout.

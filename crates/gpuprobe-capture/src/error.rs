@@ -57,7 +57,7 @@ pub enum CaptureError {
         source: libbpf_rs::Error,
     },
     /// Probes on our own functions did not see every call.
-    #[error("what probes cost here could not be measured: they saw {seen} of {made} calls")]
+    #[error("cannot measure the cost of probes on this machine: they saw {seen} of {made} calls")]
     Unmeasured {
         /// Calls that the probes saw.
         seen: u64,
@@ -79,11 +79,11 @@ pub enum CaptureError {
         source: libbpf_rs::Error,
     },
     /// The attach helper could not be started.
-    #[error("cannot start the process that keeps the probes: {0}")]
-    Keeper(#[source] std::io::Error),
+    #[error("cannot start the attach helper: {0}")]
+    HelperStart(#[source] std::io::Error),
     /// The attach helper was killed, and every probe is detached.
-    #[error("the process that keeps the probes was ended by somebody: start gpuprobe again")]
-    KeeperEnded,
+    #[error("the attach helper was killed, so every probe is detached: start gpuprobe again")]
+    HelperExited,
     /// An operation on a map or ring failed.
     #[error("cannot {what}: {source}")]
     Bpf {

@@ -201,7 +201,7 @@ struct ProbeBench {
 
 impl ProbeBench {
     fn of(kinds: &[&[&'static str]]) -> Result<Self, CaptureError> {
-        let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::Keeper)?;
+        let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::HelperStart)?;
         let first = offset_in_file(&maps, &raw const gp_measured as u64);
         let first = first.ok_or(CaptureError::Missing("function to measure with"))?;
         let mut functions = Vec::new();

@@ -58,14 +58,14 @@ pub fn kernel_support() -> KernelSupport {
         Feature {
             name: "BTF tracepoints of system calls",
             present: tracepoint("btf_trace_sys_enter"),
-            without: "--kernel does not see what is asked of the driver's devices",
+            without: "--kernel does not see system calls on NVIDIA device files",
         },
         Feature {
             name: FENTRY,
             present: fentry,
             without: match kprobes {
                 true => "--kernel=GLOB has only kprobes, which cost more: the kernel refuses such programs",
-                false => "the kernel refuses such programs, and --kernel=GLOB has no kprobes to take instead",
+                false => "the kernel refuses such programs, and --kernel=GLOB has no kprobes to use instead",
             },
         },
         Feature {
@@ -74,27 +74,29 @@ pub fn kernel_support() -> KernelSupport {
             without: match fentry {
                 true => "--kernel=GLOB has only fentry (CONFIG_KPROBES=y and CONFIG_KPROBE_EVENTS=y)",
                 false => {
-                    "--kernel=GLOB can probe nothing; calls on the driver's devices are seen all the same (CONFIG_KPROBES=y)"
+                    "--kernel=GLOB can probe nothing; system calls on NVIDIA device files are still seen (CONFIG_KPROBES=y)"
                 }
             },
         },
         Feature {
             name: KPROBE_MULTI,
             present: multi,
-            without: "kprobes are put in, and slowly taken out, one by one (CONFIG_FPROBE=y)",
+            without: "kprobes are attached, and slowly detached, one by one (CONFIG_FPROBE=y)",
         },
         Feature {
             name: KPROBE_SESSION,
             present: multi && attach_type("BPF_TRACE_KPROBE_SESSION") && btf.is_some_and(has_session_return),
             without: match multi {
-                true => "kprobes take the return of every call, whoever makes it (kernel 6.10 has sessions)",
+                true => {
+                    "kprobes also trap the returns of calls that are not watched (kernel 6.10 has sessions)"
+                }
                 false => "they need kprobe multi links",
             },
         },
         Feature {
             name: "tracefs",
             present: gpuprobe_discover::tracefs(Path::new("/proc")).is_some(),
-            without: "`list --kernel` cannot tell which functions can be probed (mount -t tracefs tracefs /sys/kernel/tracing)",
+            without: "`list --kernel` does not know which functions can be probed (mount -t tracefs tracefs /sys/kernel/tracing)",
         },
     ];
     KernelSupport { features }

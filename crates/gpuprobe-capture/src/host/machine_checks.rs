@@ -96,7 +96,7 @@ fn proc(is_there: bool) -> Check {
 /// See [`super::seccomp`].
 fn filter(is_there: bool) -> Check {
     let (verdict, found) = match is_there {
-        true => (Verdict::Good, "the daemon gives up system calls that it never needs".to_owned()),
+        true => (Verdict::Good, "the daemon drops system calls that it never needs".to_owned()),
         false => (
             Verdict::Limited,
             "the Linux kernel has no seccomp filters (CONFIG_SECCOMP_FILTER): the daemon keeps all system calls".to_owned(),
@@ -124,7 +124,7 @@ fn capabilities(effective: u64) -> Check {
         (false, _) => (Verdict::Bad, format!("{} missing: run as root, or with these", missing.join(", "))),
         (true, true) => (Verdict::Good, "all that are needed".to_owned()),
         (true, false) => {
-            (Verdict::Limited, format!("{} missing: some processes cannot be looked at", missing.join(", ")))
+            (Verdict::Limited, format!("{} missing: some processes cannot be read", missing.join(", ")))
         }
     };
     Check { name: "capabilities", verdict, found }
@@ -244,7 +244,7 @@ fn uretprobe(kernel: &str) -> Check {
 fn ptrace_scope(text: &str, effective: u64) -> Check {
     let scope = text.trim();
     let (verdict, found) = match scope {
-        "" | "0" => (Verdict::Good, "processes may be looked at".to_owned()),
+        "" | "0" => (Verdict::Good, "processes may be read".to_owned()),
         scope if effective & (1 << SYS_PTRACE) != 0 && scope != "3" => {
             (Verdict::Good, format!("{scope}, which CAP_SYS_PTRACE passes"))
         }

@@ -46,7 +46,7 @@ impl FromStr for Tier {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|t| t.as_str() == word);
-        known.ok_or_else(|| format!("`{word}` is none of session, multi, perf"))
+        known.ok_or_else(|| format!("`{word}` is not one of session, multi, perf"))
     }
 }
 
@@ -92,12 +92,12 @@ pub fn support() -> Support {
         Feature {
             name: MULTI,
             present: attach_type("BPF_TRACE_UPROBE_MULTI"),
-            without: "each function is attached, and slowly detached, by itself (kernel 6.6 has multi links)",
+            without: "each function is attached, and slowly detached, one by one (kernel 6.6 has multi links)",
         },
         Feature {
             name: TRACEPOINTS,
             present: tracepoint("btf_trace_sched_process_exec"),
-            without: "new processes and their end are not seen",
+            without: "starts and exits of processes are not seen",
         },
     ];
     let kernel = kernel_release();

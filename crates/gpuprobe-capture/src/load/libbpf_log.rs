@@ -40,7 +40,7 @@ pub(crate) fn last_lines(log: &str) -> String {
     };
     let lines: Vec<_> = log.lines().filter(is_useful).collect();
     let tail = &lines[lines.len().saturating_sub(6)..];
-    if tail.is_empty() { "no last_lines was given".to_owned() } else { tail.join("\n  ") }
+    if tail.is_empty() { "no reason was given".to_owned() } else { tail.join("\n  ") }
 }
 
 #[cfg(test)]
@@ -51,6 +51,6 @@ mod tests {
     fn the_last_lines_of_the_verifier_log_are_the_reason() {
         let log = "-- BEGIN PROG LOAD LOG --\n0: (b7) r0 = 0\nR2 unbounded memory access\nprocessed 12 insns\n-- END\n";
         assert_eq!(last_lines(log), "0: (b7) r0 = 0\n  R2 unbounded memory access");
-        assert_eq!(last_lines(""), "no last_lines was given");
+        assert_eq!(last_lines(""), "no reason was given");
     }
 }

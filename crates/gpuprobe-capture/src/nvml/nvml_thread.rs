@@ -188,9 +188,9 @@ fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(In
 fn explained(library: &OsStr, error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(error) => {
-            format!("no NVML, so nothing is known of GPUs beyond what processes do: {error}")
+            format!("no NVML, so the state of the GPUs is not known: {error}")
         }
-        error => format!("NVML ({}) tells nothing of GPUs: {error}", library.display()),
+        error => format!("NVML ({}) cannot read the GPUs: {error}", library.display()),
     }
 }
 
@@ -213,7 +213,7 @@ pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
             NvmlError::LibloadingError(error) => error.to_string(),
             error => error.to_string(),
         }),
-        Err(_) => Err(format!("it does not answer within {} s", PATIENCE.as_secs())),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     }
 }
 

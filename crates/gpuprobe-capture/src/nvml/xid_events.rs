@@ -58,7 +58,7 @@ impl Xids {
         if !self.refusing.contains(&gpu) {
             let GpuId { index, name, .. } = &gpu;
             self.unreported.push(format!(
-                "errors (XIDs) of NVML's GPU {index}, {name}, are not counted, those of others are: {error}"
+                "errors (XIDs) of NVML's GPU {index}, {name}, are not counted, those of other GPUs are: {error}"
             ));
             self.refusing.push(gpu);
         }

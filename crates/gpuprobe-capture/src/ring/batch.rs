@@ -82,12 +82,12 @@ impl Batch {
 
     /// Takes out the calls that were not seen to return although their process had not exited.
     pub(crate) fn take_open(&mut self) -> Vec<Call> {
-        let ended = |call: &Call| {
+        let has_exited = |call: &Call| {
             let is_end = |process: &ProcessEvent| process.change != ProcessChange::Start;
             self.processes.iter().any(|(_, process)| process.tgid == call.tgid && is_end(process))
         };
         let is_open = |event: &mut Event| match event {
-            Event::Call(call) => call.outcome == Outcome::Unfinished && !ended(call),
+            Event::Call(call) => call.outcome == Outcome::Unfinished && !has_exited(call),
             _ => false,
         };
         let open = self.calls.extract_if(.., is_open).filter_map(|event| match event {

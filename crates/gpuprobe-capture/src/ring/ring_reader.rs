@@ -140,12 +140,12 @@ impl RingReader {
     /// Calls that are open now, of all threads, outer ones before those made inside them.
     pub(crate) fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
         let program = program_of(&self.object, ProgramName::OpenCalls)?;
-        let cannot = CaptureError::bpf("look at open calls");
+        let cannot = CaptureError::bpf("read open calls");
         let link = program.attach_iter_with_opts(IterOpts::None).map_err(cannot)?;
         let mut bytes = Vec::new();
-        let mut iterator = Iter::new(&link).map_err(CaptureError::bpf("look at open calls"))?;
+        let mut iterator = Iter::new(&link).map_err(CaptureError::bpf("read open calls"))?;
         let read = iterator.read_to_end(&mut bytes).map_err(libbpf_rs::Error::from);
-        read.map_err(CaptureError::bpf("look at open calls"))?;
+        read.map_err(CaptureError::bpf("read open calls"))?;
         Ok(bytes.chunks_exact(size_of::<gp_call>()).filter_map(|call| self.decoder.open_call(call)).collect())
     }
 }

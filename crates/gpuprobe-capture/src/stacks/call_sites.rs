@@ -266,14 +266,15 @@ impl CallSites {
 
     /// The stack of a site, innermost frame first.
     pub(crate) fn frames(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Arc<[Frame]> {
-        let Some(way) = self.stacks.get_mut(&site) else { return Arc::from([]) };
-        let named = way.frames.get_or_insert_with(|| resolve.frames(way.process.tgid, &way.addresses).into());
-        Arc::clone(named)
+        let Some(stack) = self.stacks.get_mut(&site) else { return Arc::from([]) };
+        let frames =
+            stack.frames.get_or_insert_with(|| resolve.frames(stack.process.tgid, &stack.addresses).into());
+        Arc::clone(frames)
     }
 
     /// Whether no event has had the stack of this site yet. The caller uses it now.
     pub(crate) fn is_first(&mut self, site: SiteId) -> bool {
-        self.stacks.get_mut(&site).is_some_and(|way| !std::mem::replace(&mut way.reported, true))
+        self.stacks.get_mut(&site).is_some_and(|stack| !std::mem::replace(&mut stack.reported, true))
     }
 
     /// Symbolizes the stacks of a process that exits, while its files are known. Counts stay.
@@ -288,8 +289,8 @@ impl CallSites {
     }
 
     /// Forgets exited processes for good.
-    pub(crate) fn forget(&mut self, ended: &HashSet<ProcessKey>) {
-        for process in ended {
+    pub(crate) fn forget(&mut self, exited: &HashSet<ProcessKey>) {
+        for process in exited {
             self.trees.forget(*process);
             let Some(known) = self.processes.remove(process) else { continue };
             for site in known.by_stack.values() {
@@ -299,8 +300,8 @@ impl CallSites {
                 self.same.remove(number);
             }
         }
-        if !ended.is_empty() {
-            self.folded_sums.retain(|(process, ..), _| !ended.contains(process));
+        if !exited.is_empty() {
+            self.folded_sums.retain(|(process, ..), _| !exited.contains(process));
         }
     }
 

@@ -79,7 +79,7 @@ impl TableReader {
         if word != self.name_word {
             self.map(MapName::NameWord)?
                 .update(&0u32.to_ne_bytes(), &u32::from(word).to_ne_bytes(), MapFlags::ANY)
-                .map_err(CaptureError::bpf("say where names are"))?;
+                .map_err(CaptureError::bpf("write the position of kernel names"))?;
         }
         self.name_word = word;
         Ok(())

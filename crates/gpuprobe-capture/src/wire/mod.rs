@@ -60,8 +60,8 @@ pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpup
 ///
 /// The type is `repr(C)`, has no padding that is read, and every bit pattern of it is valid.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` may not be made of any bytes",
-    note = "a struct of the wire has integers only, and no gaps: `contract.rs` in OUT_DIR says what keeps it from that"
+    message = "`{Self}` may not be made of arbitrary bytes",
+    note = "a wire struct has only integers, without gaps: `contract.rs` in OUT_DIR says what is wrong with this one"
 )]
 pub(crate) unsafe trait Wire: Copy + Default {}
 

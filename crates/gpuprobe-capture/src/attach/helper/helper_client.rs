@@ -86,9 +86,10 @@ impl HelperClient {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(CaptureError::Keeper)?;
+            .map_err(CaptureError::HelperStart)?;
         let requests = child.stdin.take();
-        let answers = child.stdout.take().ok_or(CaptureError::Keeper(io::ErrorKind::BrokenPipe.into()))?;
+        let answers =
+            child.stdout.take().ok_or(CaptureError::HelperStart(io::ErrorKind::BrokenPipe.into()))?;
         Ok(Self {
             child,
             requests,
@@ -161,7 +162,7 @@ impl HelperClient {
             return Ok(());
         }
         if !has_something(self.fd(), Duration::ZERO) {
-            let why = "probes are being put into another library, whose file system does not answer";
+            let why = "probes are being attached to another library, whose file system does not answer";
             return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
         }
         self.is_stuck = false;
@@ -195,7 +196,7 @@ impl HelperClient {
     pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
         self.catch_up().ok();
         match self.child.try_wait() {
-            Ok(Some(_)) if self.requests.is_some() => Err(CaptureError::KeeperEnded),
+            Ok(Some(_)) if self.requests.is_some() => Err(CaptureError::HelperExited),
             _ => Ok(()),
         }
     }
@@ -241,7 +242,7 @@ fn inheritable(fd: BorrowedFd<'_>) -> Result<OwnedFd, CaptureError> {
     // SAFETY: the descriptor is open; the call makes another one or fails.
     let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, NOT_STANDARD) };
     if copy < 0 {
-        return Err(CaptureError::Keeper(io::Error::last_os_error()));
+        return Err(CaptureError::HelperStart(io::Error::last_os_error()));
     }
     // SAFETY: the Linux kernel has just made it, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })

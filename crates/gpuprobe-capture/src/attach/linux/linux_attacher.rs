@@ -91,7 +91,7 @@ impl LinuxAttacher {
         for device in devices {
             let key = device.major << 20 | device.minor.unwrap_or(number::ANY_MINOR);
             map.update(&key.to_ne_bytes(), &[device.kind.number()], MapFlags::ANY)
-                .map_err(CaptureError::bpf("name the driver's devices"))?;
+                .map_err(CaptureError::bpf("register the NVIDIA device files"))?;
         }
         Ok(())
     }

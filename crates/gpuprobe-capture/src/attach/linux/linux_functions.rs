@@ -198,10 +198,10 @@ impl<'h> GroupAttacher<'_, 'h> {
     fn attach_kprobes(&mut self, tried: Vec<Attempt<'h>>, tier: Tier) {
         let hidden = |t: &Attempt<'_>| t.hook.function.addresses.contains(&0);
         let (hidden, mut tried): (Vec<_>, Vec<_>) = tried.into_iter().partition(hidden);
-        self.refuse(hidden, "the kernel hides where it is: sysctl kernel.kptr_restrict=1");
+        self.refuse(hidden, "the kernel hides its address: sysctl kernel.kptr_restrict=1");
         if tier == Tier::Perf && tried.len() > MAX_PERF_KPROBES {
             let rest = tried.split_off(MAX_PERF_KPROBES);
-            let reason = format!("{MAX_PERF_KPROBES} functions are probed one by one already");
+            let reason = format!("{MAX_PERF_KPROBES} functions at most are probed one by one");
             self.refuse(rest, &reason);
         }
         let ends: &[(ProgramName, LinuxProbeKind)] = match (tier, self.entry_only) {

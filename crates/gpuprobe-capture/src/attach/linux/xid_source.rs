@@ -37,10 +37,10 @@ pub enum XidWay {
 impl fmt::Display for XidWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tracepoint => f.write_str("by the driver's tracepoint nvidia:nvidia_dev_xid"),
+            Self::Tracepoint => f.write_str("by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid"),
             Self::Function(tier) => {
                 let (function, tier) = (REPORT.function, tier.as_str());
-                write!(f, "by the driver's function {function} ({tier}): it has no tracepoint")
+                write!(f, "by the NVIDIA kernel module's function {function} ({tier}): it has no tracepoint")
             }
         }
     }

@@ -194,7 +194,7 @@ impl UprobeAttacher {
             let file = gp_file { inode, device: major << 20 | minor, reserved: 0 };
             map_of(&self.object, MapName::Loaders)?
                 .update(as_bytes(&file), &1u32.to_ne_bytes(), MapFlags::ANY)
-                .map_err(CaptureError::bpf("note a loader"))?;
+                .map_err(CaptureError::bpf("register a dynamic loader"))?;
         }
         Ok(())
     }
