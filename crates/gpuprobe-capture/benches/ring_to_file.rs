@@ -1,8 +1,8 @@
 //! How many calls a second `run` can record on one core: `cargo bench -p gpuprobe-capture --bench ring_to_file`.
 //!
-//! Calls that programs make all the time lie in a ring as the kernel side sends them. They are taken out, decoded, put in
-//! order and written to a file in memory, and then once more with the summary that `run` makes of them. CPU time of the
-//! thread is measured, because others may use the machine.
+//! The ring has frequent calls, as the BPF programs send them. They are taken out, decoded, sorted and written to a file in
+//! memory, and then once more with the summary that `run` makes. CPU time of the thread is measured, because other
+//! programs may use the machine.
 
 use std::fs::File;
 use std::io::{BufWriter, Result};
@@ -26,7 +26,7 @@ const DEVICE_MEMORY: u64 = 0x7f3a_0000_0000;
 const STREAM: u64 = 0x55d0_0300_0000;
 const BYTES: u64 = 4 << 20;
 
-/// A program that makes the same calls over and over.
+/// A program that repeats the same calls.
 struct Program {
     ring: Ring,
     sent: u64,
@@ -47,7 +47,7 @@ impl Program {
         stack.iter_mut().zip(words).for_each(|(to, from)| *to = from);
         let (sent, duration_ns) = (self.sent, 1500 - 700 * parent.min(1));
         self.sent += 1;
-        // threads on several CPUs get past each other now and then
+        // records of threads on several CPUs are sometimes out of order
         let late_ns = if sent % 64 == 63 { 1500 } else { 0 };
         self.ring.send(&BenchCall {
             function: function(api, name),
@@ -66,7 +66,7 @@ impl Program {
         self.call(Api::Runtime, name, arguments, memory, 0);
     }
 
-    /// A call of the driver inside the next one of the runtime, which returns after it.
+    /// A call of the CUDA driver inside the next call of the runtime, which returns after it.
     fn driver(&mut self, name: &str, arguments: &[u64]) {
         self.call(Api::Driver, name, arguments, None, self.sent + 2);
     }
@@ -111,15 +111,15 @@ fn function(api: Api, name: &str) -> &'static Function {
     catalogue().lookup(api, Some(12), name).unwrap_or_else(|| panic!("no function {name}"))
 }
 
-/// CPU time of each part, in nanoseconds a call.
+/// CPU time of each step, in nanoseconds per call.
 #[derive(Clone, Copy, Default)]
 struct Round {
     decode: f64,
     order: f64,
     write: f64,
-    /// Of all parts, by the clock on the wall.
+    /// Wall-clock time of all steps.
     wall: f64,
-    /// Bytes a call.
+    /// Bytes per call.
     bytes: f64,
 }
 
@@ -167,7 +167,7 @@ fn round(program: &mut Program, summary: &mut Option<Summary>) -> Result<Round> 
     })
 }
 
-/// The median of each part.
+/// The median of each step.
 fn median(rounds: &[Round]) -> Round {
     let of = |part: fn(&Round) -> f64| {
         let mut all: Vec<f64> = rounds.iter().map(part).collect();

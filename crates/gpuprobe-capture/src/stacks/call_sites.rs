@@ -166,12 +166,12 @@ impl CallSites {
     }
 
     /// Incomplete stacks that are given up get a site for the frames that are known.
-    fn settle_waiting(&mut self, has_ended: impl Fn(&Waiting) -> bool) {
+    fn settle_waiting(&mut self, is_given_up: impl Fn(&Waiting) -> bool) {
         for waiting in std::mem::take(&mut self.waiting) {
             let bytes = waiting.raw.bytes.len();
             if self.recognise(waiting.process, &waiting.raw) {
                 self.waiting_bytes -= bytes;
-            } else if !has_ended(&waiting) {
+            } else if !is_given_up(&waiting) {
                 self.waiting.push(waiting);
             } else {
                 self.waiting_bytes -= bytes;

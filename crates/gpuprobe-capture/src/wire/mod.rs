@@ -1,5 +1,12 @@
 //! The structs and numbers of `bpf/gpuprobe.h`, generated from the type information of the BPF object, and the
 //! conversion between structs and bytes.
+//!
+//! Three members of `gp_call` are unions. The `effect` of the call, or its function, says which member is valid:
+//! - `detail`: `allocated` for an allocation, `released` for freed physical memory, `graph` for a graph launch whose
+//!   kernels are known, `copy` for a copy, and `device` for a system call on an NVIDIA device file.
+//! - `stack`: arguments that are not in registers; `ended` for a call that destroyed a context; the start of the
+//!   argument of an ioctl; `path` for an open.
+//! - `pointee`: the struct or text that an argument points to; `parts` for a batch of copies.
 
 /// Implements [`Wire`] for the structs and unions that the build script has found to be plain.
 macro_rules! wire {
