@@ -103,8 +103,8 @@ impl Capture {
         self.clock
     }
 
-    /// Ends observation at one instant for all threads: nothing that happens later is recorded or counted, and calls that
-    /// are open then stay open. Returns after that instant.
+    /// Ends observation at one instant for all threads: nothing that happens later is recorded or counted, and calls
+    /// that are open then stay open. Returns after that instant.
     fn stop(&mut self) -> Result<u64, CaptureError> {
         if let Some(stopped_ns) = self.stopped_ns {
             return Ok(stopped_ns);
@@ -126,8 +126,8 @@ impl Capture {
         Ok(stopped_ns)
     }
 
-    /// Ends observation at one instant, removes every probe, and takes what is left in the rings. No process is paused
-    /// any more after this.
+    /// Ends observation at one instant, removes every probe, and takes what is left in the rings. No process is
+    /// paused any more after this.
     pub fn detach(&mut self) -> Result<Ending, CaptureError> {
         let at_ns = self.stop()?;
         self.attacher.detach_probes();
@@ -181,8 +181,8 @@ impl Capture {
         Ok(self.tables.map(MapName::Targets)?.keys().count())
     }
 
-    /// Marks a process that copies stacks away and back, so that its return addresses move. No return probe is prepared
-    /// in it while another call is open, unless one call is inside the other.
+    /// Marks a process that copies stacks away and back, so that its return addresses move. No return probe is
+    /// prepared in it while another call is open, unless one call is inside the other.
     pub fn add_stack_copier(&self, tgid: Tgid) -> Result<(), CaptureError> {
         let one = 1u32.to_ne_bytes();
         for (map, key) in [(MapName::StackCopiers, tgid.0), (MapName::AnyStackCopier, 0)] {
@@ -336,8 +336,9 @@ impl Capture {
 
 /// Probes on libraries.
 impl Capture {
-    /// Probes a library, unless it is probed already. Nothing is observed before [`Capture::start_observing`]: probes are
-    /// attached one after the other, and an allocation that is seen before its free can be seen would stay live for ever.
+    /// Probes a library, unless it is probed already. Nothing is observed before [`Capture::start_observing`]: probes
+    /// are attached one after the other, and an allocation that is seen before its free can be seen would stay live
+    /// for ever.
     pub fn attach(
         &mut self,
         target: &Target,
@@ -388,18 +389,20 @@ impl Capture {
         self.attacher.uprobes.attach_loader(loader)
     }
 
-    /// Removes the probes of a function from every file, and returns whether it had any. Its calls are ignored from now on
-    /// as they begin. The probes are removed later, so that calls that are open now can return first.
+    /// Removes the probes of a function from every file, and returns whether it had any. Its calls are ignored from
+    /// now on as they begin. The probes are removed later, so that calls that are open now can return first.
     pub fn leave_out(&mut self, id: FunctionId) -> Result<bool, CaptureError> {
         self.attacher.uprobes.pause_function(id)
     }
 
-    /// Attaches the probes of a function again, in every file. A file that cannot be opened is tried again the next time.
+    /// Attaches the probes of a function again, in every file. A file that cannot be opened is tried again the next
+    /// time.
     pub fn put_back(&mut self, id: FunctionId) -> Result<(), CaptureError> {
         self.attacher.uprobes.resume_function(id)
     }
 
-    /// Updates the path by which a library's file can be opened: a path through a process's mounts ends with the process.
+    /// Updates the path by which a library's file can be opened: a path through a process's mounts ends with the
+    /// process.
     pub fn can_be_opened(&mut self, library: &Library) {
         self.attacher.uprobes.set_open_path(library);
     }

@@ -1,10 +1,11 @@
 //! A seccomp filter for the daemon: system calls that it gives up after its start.
 //!
-//! This is a deny-list, not an allow-list. What the daemon calls later depends on libraries that are not ours: the C library,
-//! the TLS library, and NVML, which comes with the host's driver. An allow-list would break the daemon on some host with the
-//! next release of one of them. What a daemon never needs is known: to execute programs, to change other processes, mounts,
-//! modules, clocks or users, to load BPF programs, to make memory executable. A denied call fails with EPERM and does not kill
-//! the daemon, because NVML tries to execute a helper if device files are missing, and works without it.
+//! This is a deny-list, not an allow-list. What the daemon calls later depends on libraries that are not ours: the C
+//! library, the TLS library, and NVML, which comes with the host's driver. An allow-list would break the daemon on
+//! some host with the next release of one of them. What a daemon never needs is known: to execute programs, to change
+//! other processes, mounts, modules, clocks or users, to load BPF programs, to make memory executable. A denied call
+//! fails with EPERM and does not kill the daemon, because NVML tries to execute a helper if device files are missing,
+//! and works without it.
 
 use std::io;
 use std::mem::offset_of;
@@ -115,8 +116,8 @@ const REFUSE: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 const UNKNOWN: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
-/// Installs the filter for all threads of this process and its future children; it cannot be removed. Returns `false` if
-/// the Linux kernel has no seccomp filters.
+/// Installs the filter for all threads of this process and its future children; it cannot be removed. Returns `false`
+/// if the Linux kernel has no seccomp filters.
 pub fn refuse_system_calls() -> io::Result<bool> {
     install(libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
@@ -221,7 +222,8 @@ mod tests {
         .unwrap();
     }
 
-    /// The errno of a call. With arguments of -1 each of these calls fails without the filter too, but not with EPERM.
+    /// The errno of a call. With arguments of -1 each of these calls fails without the filter too, but not with
+    /// EPERM.
     fn errno(call: c_long, arguments: [i64; 6]) -> Option<i32> {
         let [a, b, c, d, e, f] = arguments;
         // SAFETY: no argument is an address of ours, so nothing of ours is written.

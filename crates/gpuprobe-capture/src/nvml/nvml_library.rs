@@ -18,8 +18,8 @@ const FOLDERS: [&str; 6] = [
     "/usr/lib",
 ];
 
-/// The file to load for a name or a path. With privileges it must be one that only root can change or replace; the error
-/// says which file or directory others can write.
+/// The file to load for a name or a path. With privileges it must be one that only root can change or replace; the
+/// error says which file or directory others can write.
 pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
     if !is_privileged() {
         return Ok(library.to_owned());
@@ -27,7 +27,8 @@ pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
     let path = Path::new(library);
     let is_name = path.components().count() == 1 && !library.as_encoded_bytes().contains(&b'/');
     let found = if is_name { find(library, env::var_os("LD_LIBRARY_PATH")) } else { Some(path.to_owned()) };
-    // the loader must not search by name, because it could find a file of another user; this path does not exist either
+    // the loader must not search by name, because it could find a file of another user; this path does not exist
+    // either
     let Some(found) = found else { return Ok(Path::new(FOLDERS[0]).join(library).into_os_string()) };
     match trusted(&found, &Owners::default()) {
         Ok(file) => Ok(file.into_os_string()),

@@ -18,7 +18,8 @@ use crate::error::CaptureError;
 use crate::wire::object_handles::{map_of, program_of};
 use crate::wire::{MapName, ProgramName, gp_call};
 
-/// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are written.
+/// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are
+/// written.
 pub(crate) const MAX_BATCH_CALLS: usize = 1 << 13;
 
 /// Bytes as they came out of the rings. Calls are copied out before the control ring is read, so that the record of a

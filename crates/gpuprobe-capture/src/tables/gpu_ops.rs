@@ -1,5 +1,5 @@
-//! Reads the counts of GPU operations: launches, graph launches, copies, gaps between them, and commands to the NVIDIA
-//! kernel module.
+//! Reads the counts of GPU operations: launches, graph launches, copies, gaps between them, and commands to the
+//! NVIDIA kernel module.
 
 use std::collections::HashMap;
 

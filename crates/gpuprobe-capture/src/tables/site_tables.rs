@@ -1,4 +1,5 @@
-//! The tables of call sites: writes the comparisons that recognise stacks, and reads the memory that is counted by site.
+//! The tables of call sites: writes the comparisons that recognise stacks, and reads the memory that is counted by
+//! site.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The attach helper: a second process that owns the links on libraries, so that no probe stays behind if gpuprobe is killed.
+//! The attach helper: a second process that owns the uprobe links, so that no probe stays if gpuprobe is killed.
 
 pub(crate) mod helper_client;
 pub(crate) mod helper_server;

@@ -85,7 +85,8 @@ impl LinuxAttacher {
         Ok(())
     }
 
-    /// Writes which device files belong to the NVIDIA kernel module. Removed ones may stay: nothing else has their numbers.
+    /// Writes which device files belong to the NVIDIA kernel module. Removed ones may stay: nothing else has their
+    /// numbers.
     pub(crate) fn add_devices(&self, devices: &[Device]) -> Result<(), CaptureError> {
         let map = map_of(&self.object, MapName::Devices)?;
         for device in devices {
