@@ -1,8 +1,8 @@
 //! How many calls a second `run` can record on one core: `cargo bench -p gpuprobe-capture --bench ring_to_file`.
 //!
-//! A ring contains records of frequent calls, as the BPF programs send them. They are taken out, decoded, sorted and written
-//! to a file in memory, and then once more with the summary that `run` makes of them. The CPU time of the thread is measured,
-//! because other processes may use the machine.
+//! The ring has frequent calls, as the BPF programs send them. They are taken out, decoded, sorted and written to a file in
+//! memory, and then once more with the summary that `run` makes. CPU time of the thread is measured, because other
+//! programs may use the machine.
 
 use std::fs::File;
 use std::io::{BufWriter, Result};
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use gpuprobe_analysis::Summary;
-use gpuprobe_capture::bench::{CALLS_AT_ONCE, Ring, Told, thread_cpu_ns};
+use gpuprobe_capture::bench::{BenchCall, CALLS_AT_ONCE, Ring, thread_cpu_ns};
 use gpuprobe_event::decode::MAX_STACK_WORDS;
 use gpuprobe_event::trace::{Meta, Phases, Writer};
 use gpuprobe_event::{Api, Function, catalogue};
@@ -26,7 +26,7 @@ const DEVICE_MEMORY: u64 = 0x7f3a_0000_0000;
 const STREAM: u64 = 0x55d0_0300_0000;
 const BYTES: u64 = 4 << 20;
 
-/// A program that makes the same calls over and over.
+/// A program that repeats the same calls.
 struct Program {
     ring: Ring,
     sent: u64,
@@ -47,9 +47,9 @@ impl Program {
         stack.iter_mut().zip(words).for_each(|(to, from)| *to = from);
         let (sent, duration_ns) = (self.sent, 1500 - 700 * parent.min(1));
         self.sent += 1;
-        // threads on several CPUs overtake each other now and then
+        // records of threads on several CPUs are sometimes out of order
         let late_ns = if sent % 64 == 63 { 1500 } else { 0 };
-        self.ring.send(&Told {
+        self.ring.send(&BenchCall {
             function: function(api, name),
             id: sent + 1,
             parent,
@@ -66,7 +66,7 @@ impl Program {
         self.call(Api::Runtime, name, arguments, memory, 0);
     }
 
-    /// A call of the CUDA driver inside the next call of the CUDA runtime, which returns after it.
+    /// A call of the CUDA driver inside the next call of the runtime, which returns after it.
     fn driver(&mut self, name: &str, arguments: &[u64]) {
         self.call(Api::Driver, name, arguments, None, self.sent + 2);
     }
@@ -111,13 +111,13 @@ fn function(api: Api, name: &str) -> &'static Function {
     catalogue().lookup(api, Some(12), name).unwrap_or_else(|| panic!("no function {name}"))
 }
 
-/// CPU time of each part, in nanoseconds per call.
+/// CPU time of each step, in nanoseconds per call.
 #[derive(Clone, Copy, Default)]
 struct Round {
     decode: f64,
     order: f64,
     write: f64,
-    /// Wall-clock time of all parts.
+    /// Wall-clock time of all steps.
     wall: f64,
     /// Bytes per call.
     bytes: f64,
@@ -167,7 +167,7 @@ fn round(program: &mut Program, summary: &mut Option<Summary>) -> Result<Round> 
     })
 }
 
-/// The median of each part.
+/// The median of each step.
 fn median(rounds: &[Round]) -> Round {
     let of = |part: fn(&Round) -> f64| {
         let mut all: Vec<f64> = rounds.iter().map(part).collect();

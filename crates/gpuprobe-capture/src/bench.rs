@@ -1,34 +1,34 @@
-//! A door for the benchmark alone: records as the kernel side sends them, and what makes events of them.
+//! For the benchmark only: records as the BPF programs send them, and a reader that decodes them.
 
 use gpuprobe_discover::{Stack, StackEnd};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::MAX_STACK_WORDS;
 use gpuprobe_event::{Api, Function, Space, Tgid};
 
-use crate::attach::Collect;
-use crate::clock::Clock;
-pub use crate::clock::thread_cpu_ns;
-use crate::decode::Decoder;
-use crate::news::Batch;
-use crate::object::MOST_CALLS_AT_ONCE;
-use crate::records::Records;
-use crate::resolve::{OfFiles, RawStack};
-use crate::rows::row;
-use crate::sites::Sites;
-use crate::task::Counted;
+use crate::function_table::function_row::row;
+use crate::host::clock::Clock;
+pub use crate::host::clock::thread_cpu_ns;
+use crate::load::collect::{Collect, CountedOps};
+use crate::ring::batch::Batch;
+use crate::ring::decoder::Decoder;
+use crate::ring::records::Records;
+use crate::ring::ring_reader::MAX_BATCH_CALLS;
+use crate::stacks::call_sites::CallSites;
+use crate::stacks::raw_stack::RawStack;
+use crate::stacks::resolver::FileResolver;
 use crate::wire::{as_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_words, number};
 
-/// Calls that are taken out of the ring in one go.
-pub const CALLS_AT_ONCE: usize = MOST_CALLS_AT_ONCE;
+/// The most calls that one batch takes out of the ring.
+pub const CALLS_AT_ONCE: usize = MAX_BATCH_CALLS;
 
-/// The one site of everything that is allocated.
+/// The call site of all allocations.
 const SITE: u32 = 1;
-/// The number of the only driver.
+/// The library number of the CUDA driver.
 const DRIVER: u16 = 1;
 
-/// What is told of a call that returned 0.
+/// A call that returned 0.
 #[derive(Clone, Copy, Debug)]
-pub struct Told {
+pub struct BenchCall {
     pub function: &'static Function,
     pub id: u64,
     /// 0 for none.
@@ -37,7 +37,7 @@ pub struct Told {
     pub duration_ns: u64,
     pub registers: [u64; 6],
     pub stack: [u64; MAX_STACK_WORDS],
-    /// What was allocated, freed or moved, by an outermost call.
+    /// Address and bytes that an outermost call allocated, freed or moved.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -53,12 +53,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Of a process by this name, which is our own.
+    /// The ring of this process, under the given name.
     pub fn of(comm: &str) -> Self {
         let clock = Clock::start();
         let tgid = std::process::id();
         let process = ProcessKey { tgid: Tgid(tgid), instance: 1 };
-        let mut decoder = Decoder::new(clock, true, Sites::new(1000), Box::new(OfFiles::new(false)));
+        let mut decoder = Decoder::new(clock, true, CallSites::new(1000), Box::new(FileResolver::new(false)));
         decoder.add_library(DRIVER, Api::Driver, None);
         let mut start = gp_process_record {
             kind: number::RECORD_PROCESS,
@@ -69,14 +69,14 @@ impl Ring {
         };
         start.comm.iter_mut().zip(comm.bytes()).for_each(|(to, from)| *to = from.cast_signed());
         decoder.control(as_bytes(&start));
-        let way = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
-        let stack = Stack { addresses: vec![way.ip], slots: vec![None], end: StackEnd::Complete };
-        decoder.sites.learn(process, &way, &stack);
+        let raw = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let stack = Stack { addresses: vec![raw.ip], slots: vec![None], end: StackEnd::Complete };
+        decoder.sites.learn(process, &raw, &stack);
         let (ring, pending) = (Records::default(), Records::default());
         Self { tid: tgid, process, epoch_ns: clock.epoch_ns(), ring, pending, decoder }
     }
 
-    /// A kernel that the process has registered.
+    /// Registers a CUDA kernel.
     pub fn name_kernel(&mut self, handle: u64, name: &str) {
         let raw = gp_name_record {
             kind: number::RECORD_NAME,
@@ -94,36 +94,36 @@ impl Ring {
         self.ring.push(&record);
     }
 
-    /// A call, cut as the kernel side cuts it.
-    pub fn send(&mut self, told: &Told) {
-        let (pointer, bytes) = told.memory.unwrap_or_default();
+    /// Sends a call, cut to the length that the BPF programs send.
+    pub fn send(&mut self, call: &BenchCall) {
+        let (pointer, bytes) = call.memory.unwrap_or_default();
         let mut raw = gp_call {
             kind: number::RECORD_CALL,
-            flags: if told.memory.is_some() { 0 } else { number::CALL_NESTED_ACTION },
-            effect: if told.memory.is_some() { number::EFFECT_FREE } else { number::EFFECT_NONE },
-            function: told.function.id.0,
-            id: told.id,
-            parent: told.parent,
-            depth: u8::from(told.parent != 0),
-            start_ns: self.epoch_ns + told.start_ns,
-            duration_ns: told.duration_ns,
+            flags: if call.memory.is_some() { 0 } else { number::CALL_NESTED_ACTION },
+            effect: if call.memory.is_some() { number::EFFECT_FREE } else { number::EFFECT_NONE },
+            function: call.function.id.0,
+            id: call.id,
+            parent: call.parent,
+            depth: u8::from(call.parent != 0),
+            start_ns: self.epoch_ns + call.start_ns,
+            duration_ns: call.duration_ns,
             instance: self.process.instance,
             tgid: self.process.tgid.0,
             tid: self.tid,
             pointer,
             bytes,
-            space: told.function.roles.space.unwrap_or(Space::Device) as u8,
+            space: call.function.roles.space.unwrap_or(Space::Device) as u8,
             site: SITE,
             library: DRIVER,
-            stack: gp_stack_words { words: told.stack },
+            stack: gp_stack_words { words: call.stack },
             ..gp_call::default()
         };
-        raw.registers.iter_mut().zip(told.registers).for_each(|(to, from)| *to = from);
-        let bytes = usize::from(row(told.function, Collect::Stream, Counted::default()).record_bytes);
+        raw.registers.iter_mut().zip(call.registers).for_each(|(to, from)| *to = from);
+        let bytes = usize::from(row(call.function, Collect::Stream, CountedOps::default()).record_bytes);
         self.ring.push(&as_bytes(&raw)[..bytes]);
     }
 
-    /// Everything that was sent, taken out and decoded. It is all there again for the next time.
+    /// Takes and decodes everything that was sent. The records stay for the next time.
     pub fn take(&mut self) -> Batch {
         self.pending.clear();
         self.ring.iter().for_each(|record| self.pending.push(record));

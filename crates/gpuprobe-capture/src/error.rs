@@ -1,15 +1,15 @@
-//! What can go wrong, and what to do about it.
+//! The errors of a capture, with what to do about them.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::support::Tier;
+use crate::host::support::Tier;
 
 /// Why capturing is not possible.
 #[derive(Debug, Error)]
 pub enum CaptureError {
-    /// Nothing is known of any process, nor of our own privileges.
+    /// Without it neither processes nor our own privileges are known.
     #[error(
         "/proc is not mounted, and gpuprobe finds processes and their libraries there: mount -t proc proc /proc, or run a \
          container with the host's"
@@ -18,50 +18,50 @@ pub enum CaptureError {
     /// Not enough privileges.
     #[error("tracing needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE: try sudo")]
     NotPermitted,
-    /// A setting of the machine forbids it.
+    /// A setting of the machine forbids tracing.
     #[error("{name} forbids tracing: {found}")]
     Forbidden {
-        /// Which.
+        /// The name of the setting.
         name: &'static str,
-        /// How it stands, and what to do.
+        /// Its value, and what to do.
         found: String,
     },
-    /// The kernel has no type information.
+    /// The Linux kernel has no type information.
     #[error(
         "the kernel has no BTF (/sys/kernel/btf/vmlinux is missing): it must be built with CONFIG_DEBUG_INFO_BTF=y"
     )]
     NoBtf,
-    /// The kernel is older than anything supported.
+    /// The Linux kernel is too old.
     #[error("the kernel is {found}, gpuprobe needs {needed} or newer")]
     KernelTooOld {
-        /// What runs.
+        /// The running release.
         found: String,
-        /// What is needed.
+        /// The oldest supported release.
         needed: &'static str,
     },
-    /// A forced tier that the kernel does not have.
+    /// The Linux kernel does not support the tier that the user chose.
     #[error("this kernel cannot attach by `{tier}`: {missing}; `gpuprobe doctor` shows what it can")]
     TierMissing {
-        /// The tier asked for.
+        /// The chosen tier.
         tier: Tier,
-        /// What it lacks.
+        /// What is missing for it.
         missing: String,
     },
-    /// The kernel refused the programs.
+    /// The Linux kernel refused the programs.
     #[error("the kernel refused the BPF programs: {reason}")]
     Load {
-        /// The verifier's or loader's own words.
+        /// The last lines of the verifier's or loader's log.
         reason: String,
         /// What libbpf returned.
         #[source]
         source: libbpf_rs::Error,
     },
-    /// Probes on functions of our own did not see every call.
-    #[error("what probes cost here could not be measured: they saw {seen} of {made} calls")]
+    /// Probes on our own functions did not see every call.
+    #[error("cannot measure the cost of probes on this machine: they saw {seen} of {made} calls")]
     Unmeasured {
-        /// What they saw.
+        /// Calls that the probes saw.
         seen: u64,
-        /// What there was.
+        /// Calls that were made.
         made: u64,
     },
     /// A map or program of the object was not loaded.
@@ -73,42 +73,41 @@ pub enum CaptureError {
     /// A library could not be probed.
     #[error("cannot probe {path}: {source:#}")]
     Attach {
-        /// Which.
+        /// The library.
         path: PathBuf,
-        /// Why.
         #[source]
         source: libbpf_rs::Error,
     },
-    /// The process that puts probes in could not be started.
-    #[error("cannot start the process that keeps the probes: {0}")]
-    Keeper(#[source] std::io::Error),
-    /// It was killed, and every probe is out.
-    #[error("the process that keeps the probes was ended by somebody: start gpuprobe again")]
-    KeeperEnded,
+    /// The attach helper could not be started.
+    #[error("cannot start the attach helper: {0}")]
+    HelperStart(#[source] std::io::Error),
+    /// The attach helper was killed, and every probe is detached.
+    #[error("the attach helper was killed, so every probe is detached: start gpuprobe again")]
+    HelperExited,
     /// An operation on a map or ring failed.
     #[error("cannot {what}: {source}")]
     Bpf {
-        /// Which operation.
+        /// The operation, as the object of "cannot".
         what: &'static str,
-        /// Why.
         #[source]
         source: libbpf_rs::Error,
     },
 }
 
 impl CaptureError {
-    /// Whether the file system of a library did not answer: of this one or of another.
+    /// Whether the file system of this or of another library did not answer.
     pub fn is_stall(&self) -> bool {
         let kind = libbpf_rs::ErrorKind::WouldBlock;
         self.is_own_stall() || matches!(self, Self::Attach { source, .. } if source.kind() == kind)
     }
 
-    /// Whether that of the library itself did not.
+    /// Whether the file system of this library did not answer.
     pub fn is_own_stall(&self) -> bool {
         matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::TimedOut)
     }
 
-    /// Whether the library has been removed or replaced since it was found, or the process that led to it has ended.
+    /// Whether the library was removed or replaced since it was found, or the process through whose mounts it was
+    /// found has exited.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::NotFound)
     }

@@ -1,60 +1,29 @@
-//! A door for the fuzzer: any bytes as records of the rings, and what is made of them.
+//! For the fuzzer only: decodes any bytes as records of the rings.
 
-use gpuprobe_discover::{Stack, StackEnd};
-use gpuprobe_event::{Api, Event, Frame, Tgid};
+use gpuprobe_event::{Api, Event};
 
-use crate::clock::Clock;
-use crate::decode::{Control, Decoder};
-use crate::resolve::{RawStack, Resolve};
-use crate::sites::Sites;
+use crate::host::clock::Clock;
+use crate::ring::decoder::{Control, Decoder};
+use crate::stacks::call_sites::CallSites;
+use crate::stacks::resolver::NoResolver;
 
-/// The number of the only driver.
+/// The library number of the CUDA driver.
 const DRIVER: u16 = 1;
 
-/// Nothing has a name, and nobody's memory is read.
-#[derive(Debug)]
-pub(crate) struct NoResolver;
-
-impl Resolve for NoResolver {
-    fn observe(&mut self, _tgid: Tgid) {}
-
-    fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
-        None
-    }
-
-    fn unwind(&mut self, _tgid: Tgid, stack: &RawStack) -> Stack {
-        Stack { addresses: vec![stack.ip], slots: vec![None], end: StackEnd::Complete }
-    }
-
-    fn frames(&mut self, _tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
-        addresses.iter().map(|address| Frame { address: *address, ..Frame::default() }).collect()
-    }
-
-    fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
-        None
-    }
-
-    fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
-        Some(format!("text_at_{address:x}"))
-    }
-
-    fn forget(&mut self, _tgid: Tgid) {}
-}
-
-/// What came of some records.
+/// The result of decoding.
 #[derive(Debug, Default)]
 pub struct Decoded {
     pub events: Vec<Event>,
-    /// Records there were.
+    /// How many records there were.
     pub records: u64,
-    /// Of these, ones that made no sense.
+    /// How many of these could not be decoded.
     pub undecodable: u64,
 }
 
-/// Decodes records one after another. Before each are two bytes: its length in their lower 15 bits, and in the highest
-/// whether it comes through the ring of processes.
+/// Decodes records one after another. Each is preceded by two bytes: its length in the lower 15 bits, and in the
+/// highest bit whether it is a record of the control ring.
 pub fn decode(mut bytes: &[u8]) -> Decoded {
-    let mut decoder = Decoder::new(Clock::start(), true, Sites::new(1000), Box::new(NoResolver));
+    let mut decoder = Decoder::new(Clock::start(), true, CallSites::new(1000), Box::new(NoResolver));
     decoder.add_library(DRIVER, Api::Driver, None);
     let mut decoded = Decoded::default();
     while let Some((head, rest)) = bytes.split_first_chunk() {
@@ -79,14 +48,14 @@ mod tests {
     use crate::wire::{as_bytes, gp_call, number};
 
     #[test]
-    fn records_of_both_rings_are_taken_and_nonsense_is_counted() {
+    fn records_of_both_rings_are_decoded_and_invalid_ones_are_counted() {
         let raw = gp_call { kind: number::RECORD_CALL, is_told: 1, ..gp_call::default() };
         let call = as_bytes(&raw);
         let head = u16::try_from(call.len()).unwrap().to_le_bytes();
         let bytes = [&head[..], call, &[3, 0x80, 1, 2, 3], &[200, 0]].concat();
         let decoded = decode(&bytes);
         assert_eq!((decoded.records, decoded.undecodable), (3, 2), "{decoded:?}");
-        // the call as one that has returned and as one that is open; what is empty is not a call to report
+        // the call as a returned one and as an open one; an empty record is not reported
         assert_eq!(decoded.events.len(), 2, "{decoded:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What a probe costs on this machine: functions of our own are probed as others will be, and called for some milliseconds; as
-//! programs call them that do other work in between.
+//! Measures what a probe costs on this machine: functions of our own are probed like others and called for some
+//! milliseconds, also with other work in between, as programs call them.
 
 use std::arch::global_asm;
 use std::path::PathBuf;
@@ -8,51 +8,52 @@ use std::process::Command;
 use gpuprobe_discover::{FileId, Library, PlannedFunction, ProbeCost, ProbePoint, Target, offset_in_file};
 use gpuprobe_event::{Api, Class, Event, Function, LossCause, Outcome, Tgid, catalogue};
 
-use crate::attach::Collect;
-use crate::clock::thread_cpu_ns;
+use crate::capture::Capture;
 use crate::error::CaptureError;
-use crate::load::CaptureConfig;
-use crate::object::Capture;
-use crate::support::Tier;
+use crate::host::clock::thread_cpu_ns;
+use crate::host::support::Tier;
+use crate::load::collect::Collect;
+use crate::load::config::CaptureConfig;
 
-/// Where each of the measured functions begins, from the first.
+/// Distance between the measured functions, in bytes.
 const STRIDE: usize = 16;
-/// Times that each function has its turn; what is told is the lower quartile of all but the first, in which rows are made.
+/// How often each function is measured. The result is the lower quartile of all but the first, in which table rows
+/// are created.
 const ROUNDS: usize = 10;
-/// Calls in a turn.
+/// Calls per measurement.
 const CALLS: u64 = 100;
-/// Bytes written between two calls to see what a call costs a program that does other work between them: what the kernel
-/// needs for a probe has left the nearest caches then.
-const OTHER_WORK_BYTES: usize = 2 << 20;
+/// Bytes written between two calls, to measure the cost in a program that does other work between them: the data of
+/// the probe has left the nearest caches then.
+const CACHE_FILL_BYTES: usize = 2 << 20;
 /// Calls that are measured in this way.
 const COLD_CALLS: usize = 40;
-/// More than this is not the caches any more, but somebody else's use of the machine.
-const MOST_COLDER: f64 = 4.0;
-/// What probes do besides counting a call.
-const WORKS: usize = 5;
-/// The kinds of instruction under a probe, cheap ones first.
+/// A larger ratio is not caused by the caches, but by other use of the machine.
+const MAX_COLDER: f64 = 4.0;
+/// The kinds of probes that are measured.
+const KINDS: usize = 5;
+/// The kinds of instruction under a probe, the cheaper one first.
 const POINTS: [ProbeCost; 2] = [ProbeCost::Emulated, ProbeCost::SingleStepped];
 
-/// What is measured for each kind of work: the functions that are called one after the other, by what they pose as.
-const POSED: [&[&str]; WORKS] = [
+/// For each kind, the functions that are called one after the other, by the names that they stand for.
+const MEASURED: [&[&str]; KINDS] = [
     &["cuCtxSynchronize"],
     &["cuLaunchKernel"],
     &["cuMemcpyHtoD_v2"],
     &["cuMemAlloc_v2", "cuMemFree_v2"],
-    &[TALLIED],
+    &[ENTRY_COUNTED],
 ];
-/// What poses as a function of which only the entry is probed.
-const TALLIED: &str = "cuStreamSynchronize";
-/// Functions that begin alike.
-const OF_EACH_KIND: usize = 6;
+/// The function that has only an entry count.
+const ENTRY_COUNTED: &str = "cuStreamSynchronize";
+/// How many functions begin with the same kind of instruction.
+const PER_INSTRUCTION: usize = 6;
 const PLAIN: usize = 0;
 const LAUNCH: usize = 1;
 const COPY: usize = 2;
 const MEMORY: usize = 3;
 const ENTRY: usize = 4;
 
-// Twelve functions: six that begin with an instruction that the kernel emulates, and six with one that it must single-step.
-// All return 0 and touch nothing.
+// Twelve functions: six that begin with an instruction that the Linux kernel emulates, and six with one that it must
+// single-step. All return 0 and touch nothing.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".pushsection .text",
@@ -99,19 +100,19 @@ unsafe extern "C" {
     safe static gp_measured: u8;
 }
 
-/// As many words as the longest list of arguments has; whoever takes fewer does not look at the others.
+/// With as many words as the longest list of arguments has. Functions with fewer arguments ignore the rest.
 type Measured = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> i32;
 
-/// Nanoseconds of the calling thread for each call, by what the probe does and by the instruction under it.
+/// Nanoseconds of the calling thread for each call, by kind of probe and instruction under it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeCosts {
-    ns: [[f64; POINTS.len()]; WORKS],
+    ns: [[f64; POINTS.len()]; KINDS],
 }
 
 impl ProbeCosts {
-    /// Of a call of this function, whose probes do this.
+    /// The cost of a call of this function.
     pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
-        let work = match f.class {
+        let kind = match f.class {
             _ if collect == Collect::Entries => ENTRY,
             _ if collect == Collect::Failures => PLAIN,
             Class::Launch | Class::GraphLaunch => LAUNCH,
@@ -119,13 +120,13 @@ impl ProbeCosts {
             Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => MEMORY,
             _ => PLAIN,
         };
-        self.ns[work][point as usize]
+        self.ns[kind][point as usize]
     }
 
-    /// Measures them, with probes as this configuration makes them. Takes a second or more, most of it to load the programs and
-    /// to take the probes out. Where each probe takes the kernel a tenth of a second to let go of, counting stands for all
-    /// work.
-    pub fn measure(config: &CaptureConfig, collect: Collect, keeper: Command) -> Result<Self, CaptureError> {
+    /// Measures the costs with probes as this configuration attaches them. Takes a second or more, mostly to load the
+    /// programs and to detach the probes. On the perf tier, where the Linux kernel takes a tenth of a second to
+    /// detach each probe, only counting is measured and stands for all kinds.
+    pub fn measure(config: &CaptureConfig, collect: Collect, helper: Command) -> Result<Self, CaptureError> {
         let config = CaptureConfig {
             only_targets: true,
             hold: false,
@@ -140,78 +141,78 @@ impl ProbeCosts {
             site_entries: 1 << 8,
             ..config.clone()
         };
-        let mut capture = Capture::open(&config, keeper)?;
-        let works = if capture.tier() == Tier::Perf { &POSED[..=PLAIN] } else { &POSED[..] };
-        let bed = Bed::of(works)?;
-        let tallied = catalogue().lookup(Api::Driver, None, TALLIED).map(|f| f.id);
-        let collect = |id| if Some(id) == tallied { Collect::Entries } else { collect };
-        capture.attach(&bed.target(), &collect)?;
+        let mut capture = Capture::open(&config, helper)?;
+        let kinds = if capture.tier() == Tier::Perf { &MEASURED[..=PLAIN] } else { &MEASURED[..] };
+        let bench = ProbeBench::of(kinds)?;
+        let entry_counted = catalogue().lookup(Api::Driver, None, ENTRY_COUNTED).map(|f| f.id);
+        let collect = |id| if Some(id) == entry_counted { Collect::Entries } else { collect };
+        capture.attach(&bench.target(), &collect)?;
         capture.start_observing()?;
         capture.add_target(Tgid(std::process::id()))?;
-        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; works.len()];
+        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; kinds.len()];
         for _ in 0..ROUNDS {
-            for (work, turns) in turns.iter_mut().enumerate() {
+            for (kind, turns) in turns.iter_mut().enumerate() {
                 for (point, turns) in turns.iter_mut().enumerate() {
-                    turns.push(bed.turn(work, point));
+                    turns.push(bench.turn(kind, point));
                 }
             }
         }
-        let (cold_ns, hot_ns) = (bed.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
-        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).clamp(1.0, MOST_COLDER) } else { 1.0 };
-        bed.check(&mut capture)?;
-        let of = |work: usize, point: usize| {
-            quartile(turns.get(work).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
+        let (cold_ns, hot_ns) = (bench.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
+        let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).clamp(1.0, MAX_COLDER) } else { 1.0 };
+        bench.check(&mut capture)?;
+        let of = |kind: usize, point: usize| {
+            quartile(turns.get(kind).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
         };
-        Ok(Self { ns: std::array::from_fn(|work| std::array::from_fn(|point| of(work, point))) })
+        Ok(Self { ns: std::array::from_fn(|kind| std::array::from_fn(|point| of(kind, point))) })
     }
 }
 
-/// The lower one: what else runs on the machine only adds to it.
+/// The lower quartile: other load on the machine only adds to the cost.
 fn quartile(mut ns: Vec<f64>) -> f64 {
     ns.sort_by(f64::total_cmp);
     ns.get(ns.len() / 4).copied().unwrap_or_default()
 }
 
-/// One of the functions.
+/// A measured function.
 #[derive(Clone, Copy, Debug)]
-struct Posed {
-    work: usize,
+struct MeasuredFunction {
+    kind: usize,
     point: usize,
     name: &'static str,
-    /// Its place among all.
-    place: usize,
+    /// Its index among all.
+    slot: usize,
 }
 
-impl Posed {
+impl MeasuredFunction {
     fn function(&self) -> Measured {
-        let address = (&raw const gp_measured).wrapping_add(self.place * STRIDE);
-        // SAFETY: at every place there is a function that follows the C calling convention, reads no argument and returns a
-        // number.
+        let address = (&raw const gp_measured).wrapping_add(self.slot * STRIDE);
+        // SAFETY: at every slot there is a function that follows the C calling convention, reads no argument and
+        // returns a number.
         unsafe { std::mem::transmute::<*const u8, Measured>(address) }
     }
 }
 
-/// The functions that are measured, each under the row of what it poses as.
-struct Bed {
-    /// Where the first of them lies in our file.
+/// The measured functions, each in the row of the function that it stands for.
+struct ProbeBench {
+    /// The offset of the first function in our executable.
     first: u64,
-    functions: Vec<Posed>,
+    functions: Vec<MeasuredFunction>,
 }
 
-impl Bed {
-    fn of(works: &[&[&'static str]]) -> Result<Self, CaptureError> {
-        let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::Keeper)?;
+impl ProbeBench {
+    fn of(kinds: &[&[&'static str]]) -> Result<Self, CaptureError> {
+        let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::HelperStart)?;
         let first = offset_in_file(&maps, &raw const gp_measured as u64);
         let first = first.ok_or(CaptureError::Missing("function to measure with"))?;
         let mut functions = Vec::new();
         for point in 0..POINTS.len() {
             let names =
-                works.iter().enumerate().flat_map(|(work, names)| names.iter().map(move |n| (work, n)));
-            functions.extend(names.enumerate().map(|(i, (work, name))| Posed {
-                work,
+                kinds.iter().enumerate().flat_map(|(kind, names)| names.iter().map(move |n| (kind, n)));
+            functions.extend(names.enumerate().map(|(i, (kind, name))| MeasuredFunction {
+                kind,
                 point,
                 name,
-                place: point * OF_EACH_KIND + i,
+                slot: point * PER_INSTRUCTION + i,
             }));
         }
         Ok(Self { first, functions })
@@ -231,32 +232,32 @@ impl Bed {
             may_stall: false,
             functions: Vec::new(),
         };
-        let planned = |posed: &Posed| {
-            let entry = self.first + (posed.place * STRIDE) as u64;
-            let point = ProbePoint { offset: entry, entry, cost: POINTS[posed.point] };
-            let function = catalogue().lookup(Api::Driver, None, posed.name)?.id;
-            Some(PlannedFunction { function, name: posed.name.to_owned(), point })
+        let planned = |measured: &MeasuredFunction| {
+            let entry = self.first + (measured.slot * STRIDE) as u64;
+            let point = ProbePoint { offset: entry, entry, cost: POINTS[measured.point] };
+            let function = catalogue().lookup(Api::Driver, None, measured.name)?.id;
+            Some(PlannedFunction { function, name: measured.name.to_owned(), point })
         };
         Target { library, functions: self.functions.iter().filter_map(planned).collect() }
     }
 
-    /// Takes the probes out. What they did not see has cost something else.
+    /// Detaches the probes. Fails if they did not see every call, because then something else was measured.
     fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
         let batch = capture.detach()?.batch;
         let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
-        let told = batch.calls.iter().filter(is_whole).count() as u64;
+        let streamed = batch.calls.iter().filter(is_whole).count() as u64;
         let lost = capture.losses()?.get(LossCause::RingFull);
         let (counts, work) = (capture.counts()?, capture.work()?);
         capture.dismiss();
         let counted: u64 = counts.iter().chain(&work.calls).map(|row| row.calls).sum();
-        let (seen, made) = (told + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
-        // where beginnings are told as well, some of these may be lost
+        let (seen, made) = (streamed + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
+        // if beginnings are streamed as well, some of them may be lost
         if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
     }
 
-    /// Nanoseconds of a plain call, with other work before each.
+    /// Nanoseconds of a plain call with cold caches.
     fn cold_ns(&self) -> f64 {
-        let mut memory = vec![0u8; OTHER_WORK_BYTES];
+        let mut memory = vec![0u8; CACHE_FILL_BYTES];
         let mut median = |call: &dyn Fn()| {
             let mut turn = || {
                 memory.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
@@ -269,22 +270,24 @@ impl Bed {
             ns.sort_by(f64::total_cmp);
             ns[COLD_CALLS / 2]
         };
-        let is_plain = |posed: &&Posed| (posed.work, posed.point) == (PLAIN, 0);
-        let Some(function) = self.functions.iter().find(is_plain).map(Posed::function) else { return 0.0 };
+        let is_plain = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (PLAIN, 0);
+        let Some(function) = self.functions.iter().find(is_plain).map(MeasuredFunction::function) else {
+            return 0.0;
+        };
         let with = median(&|| {
             function(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
         });
-        // what looking at the clock takes then
+        // minus the cost of reading the clock with cold caches
         with - median(&|| ())
     }
 
-    /// Nanoseconds of a call, over one turn.
-    fn turn(&self, work: usize, point: usize) -> f64 {
+    /// Nanoseconds per call, over one measurement.
+    fn turn(&self, kind: usize, point: usize) -> f64 {
         const ADDRESS: u64 = 0x7000_0000;
-        // what a handle of a kernel, and the place for the result of an allocation, point to
+        // the object of a kernel handle, and the memory that an allocation writes its result to
         let object = [ADDRESS; 8];
         let pointer = &raw const object as u64;
-        let is_it = |posed: &&Posed| (posed.work, posed.point) == (work, point);
+        let is_it = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (kind, point);
         let first_argument = |name: &str| if name.starts_with("cuMemFree") { ADDRESS } else { pointer };
         let functions: Vec<_> =
             self.functions.iter().filter(is_it).map(|f| (f.function(), first_argument(f.name))).collect();
@@ -304,18 +307,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_measured_function_is_one_and_has_its_own_place() {
-        let bed = Bed::of(&POSED).unwrap();
-        let mut places: Vec<_> = bed.functions.iter().map(|f| f.place).collect();
-        places.dedup();
-        assert_eq!(places, (0..POINTS.len() * OF_EACH_KIND).collect::<Vec<_>>());
-        assert!(bed.functions.iter().all(|f| f.function()(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) == 0));
-        assert_eq!(bed.target().functions.len(), places.len(), "all of them are in the catalogue");
-        assert!(bed.turn(MEMORY, 1) > 0.0);
+    fn every_measured_function_can_be_called_and_has_its_own_slot() {
+        let bench = ProbeBench::of(&MEASURED).unwrap();
+        let mut slots: Vec<_> = bench.functions.iter().map(|f| f.slot).collect();
+        slots.dedup();
+        assert_eq!(slots, (0..POINTS.len() * PER_INSTRUCTION).collect::<Vec<_>>());
+        assert!(bench.functions.iter().all(|f| f.function()(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) == 0));
+        assert_eq!(bench.target().functions.len(), slots.len(), "all of them are in the catalogue");
+        assert!(bench.turn(MEMORY, 1) > 0.0);
     }
 
     #[test]
-    fn each_class_has_the_cost_of_its_work_and_each_point_its_own() {
+    fn each_class_has_the_cost_of_its_kind_and_instruction() {
         use ProbeCost::{Emulated, SingleStepped};
         let costs = ProbeCosts { ns: [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [0.5, 5.0]] };
         let of = |name: &str, point, collect| {

@@ -1,4 +1,4 @@
-//! The BPF programs compile for every architecture, and their records differ only in the number of registers.
+//! Checks that the BPF programs compile for every architecture, and that their records differ only in the registers.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,7 @@ fn layout(arch: &str) -> Layout {
 }
 
 #[test]
-fn aarch64_records_differ_only_by_two_more_registers() {
+fn aarch64_differs_only_by_two_more_registers() {
     let mut x86 = layout("x86");
     let (size, members) = x86.get_mut("gp_call").unwrap();
     *size += 16;

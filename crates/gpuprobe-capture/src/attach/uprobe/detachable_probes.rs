@@ -1,0 +1,119 @@
+//! Functions whose probes can be detached alone, and attached again.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use gpuprobe_event::{Class, Function, FunctionId, catalogue};
+
+use crate::function_table::function_row::{tells_contexts, tells_gpus, tells_names};
+use crate::function_table::op_desc::{tells_captures, tells_graphs};
+
+/// Classes of functions that affect only their own counts. Live memory, contexts, names and graphs are derived from
+/// all other classes, or they are rarely called.
+const INDEPENDENT_CLASSES: [Class; 21] = [
+    Class::Launch,
+    Class::GraphLaunch,
+    Class::Memcpy,
+    Class::Memset,
+    Class::Sync,
+    Class::Stream,
+    Class::Event,
+    Class::Device,
+    Class::Function,
+    Class::Collective,
+    Class::Diagnostics,
+    Class::EntryPoint,
+    Class::Error,
+    Class::Group,
+    Class::LaunchConfig,
+    Class::ManagedHint,
+    Class::MemQuery,
+    Class::Nvml,
+    Class::Occupancy,
+    Class::StreamMemop,
+    Class::Other,
+];
+
+/// Whether a function may be detached for a while. Then its calls, and what it launched or copied, are lower bounds;
+/// all other figures stay exact.
+pub fn may_be_left_out(f: &Function) -> bool {
+    let has_state = tells_contexts(f)
+        || tells_gpus(f)
+        || tells_names(f)
+        || tells_captures(f)
+        || (tells_graphs(f) && f.class != Class::Sync);
+    INDEPENDENT_CLASSES.contains(&f.class) && !has_state
+}
+
+/// Which functions have their own links, and which of these are detached.
+#[derive(Debug, Default)]
+pub(crate) struct DetachableProbes {
+    is_wanted: bool,
+    pub(super) detached: BTreeSet<FunctionId>,
+    /// Paused functions whose probes are still attached, and since when they are paused.
+    pub(super) leaving: Vec<(FunctionId, Instant)>,
+    /// How often functions were detached.
+    pub(super) times: u64,
+}
+
+impl DetachableProbes {
+    pub(super) fn new(is_wanted: bool) -> Self {
+        Self { is_wanted, ..Self::default() }
+    }
+
+    pub(crate) fn includes(&self, id: FunctionId) -> bool {
+        self.is_wanted && catalogue().get(id).is_some_and(may_be_left_out)
+    }
+
+    pub(crate) fn is_detached(&self, id: FunctionId) -> bool {
+        self.detached.contains(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Api;
+
+    use super::*;
+
+    fn of(api: Api, name: &str) -> bool {
+        may_be_left_out(catalogue().lookup(api, Some(12), name).unwrap())
+    }
+
+    #[test]
+    fn functions_that_change_memory_contexts_names_or_graphs_stay_attached() {
+        let driver = [
+            "cuMemAlloc_v2",
+            "cuMemFree_v2",
+            "cuMemAllocAsync",
+            "cuMemCreate",
+            "cuMemMap",
+            "cuMemHostRegister_v2",
+            "cuMemPoolCreate",
+            "cuIpcOpenMemHandle_v2",
+            "cuCtxSetCurrent",
+            "cuDevicePrimaryCtxRetain",
+            "cuDeviceGetUuid",
+            "cuModuleGetFunction",
+            "cuStreamBeginCapture_v2",
+            "cuEventRecord",
+            "cuGraphInstantiateWithFlags",
+        ];
+        assert_eq!(driver.iter().find(|name| of(Api::Driver, name)), None);
+        let memory = [Class::Alloc, Class::Free, Class::Pool, Class::Vmm, Class::Ipc, Class::Context];
+        let more =
+            [Class::HostRegister, Class::HostUnregister, Class::Module, Class::Graph, Class::GraphCapture];
+        let mut functions = catalogue().functions().iter();
+        let stays = |f: &&Function| memory.contains(&f.class) || more.contains(&f.class);
+        assert!(functions.by_ref().filter(stays).all(|f| !may_be_left_out(f)));
+    }
+
+    #[test]
+    fn functions_that_only_count_their_own_calls_can_be_detached() {
+        let driver =
+            ["cuLaunchKernel", "cuGraphLaunch", "cuMemcpyHtoD_v2", "cuMemsetD8Async", "cuStreamSynchronize"];
+        assert_eq!(driver.iter().find(|name| !of(Api::Driver, name)), None);
+        let runtime = ["cudaGetDevice", "cudaGetLastError", "cudaLaunchKernel", "cudaEventQuery"];
+        assert_eq!(runtime.iter().find(|name| !of(Api::Runtime, name)), None);
+    }
+}

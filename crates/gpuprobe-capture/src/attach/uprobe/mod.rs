@@ -1,0 +1,6 @@
+//! Attaches programs to the functions of libraries, through the attach helper.
+
+pub(crate) mod detachable_probes;
+pub(crate) mod library;
+pub(crate) mod pause;
+pub(crate) mod uprobe_attacher;

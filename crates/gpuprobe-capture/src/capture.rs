@@ -1,0 +1,456 @@
+//! The facade over the loaded programs: an attacher, a ring reader and a table reader.
+
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, Target};
+use gpuprobe_event::counters::{
+    Allocation, CallCounts, ContextMemory, FailureCounts, LaunchCounts, ProcessKey, ProcessMemory,
+    SiteMemory, ToldGpu, WorkRows,
+};
+use gpuprobe_event::{
+    Api, Call, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
+};
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::attach::attacher::Attacher;
+use crate::attach::linux::linux_functions::{KernelTier, ProbedFunctions};
+use crate::attach::linux::xid_source::XidWay;
+use crate::attach::uprobe::library::Attached;
+use crate::error::CaptureError;
+use crate::host::clock::{Clock, monotonic_ns};
+use crate::host::support::{Tier, support};
+use crate::host::urgency::Urgent;
+use crate::load::collect::{Collect, CountedOps};
+use crate::load::config::CaptureConfig;
+use crate::load::hooks::{KernelHook, TracepointHook, Unprobed};
+use crate::load::loader::load;
+use crate::load::requirements::check;
+use crate::ring::batch::{Answer, Batch, Ending, Hold};
+use crate::ring::cuda_kernel_names::proven_word;
+use crate::ring::decoder::Decoder;
+use crate::ring::ring_reader::RingReader;
+use crate::stacks::call_sites::CallSites;
+use crate::stacks::resolver::FileResolver;
+use crate::tables::exited_rows::Rows;
+use crate::tables::process_filter::ProcessFilter;
+use crate::tables::table_reader::TableReader;
+use crate::wire::MapName;
+
+/// How long before it takes effect the end of observation is announced: all CPUs must see it by then.
+const STOP_AHEAD: Duration = Duration::from_millis(1);
+
+/// The loaded programs, with everything that is attached. Dropping it removes every probe.
+pub struct Capture {
+    // dropped first: no probe may outlive the rings and the tables
+    attacher: Attacher,
+    ring: RingReader,
+    tables: TableReader,
+    clock: Clock,
+    /// When observation ended, in nanoseconds since the start.
+    stopped_ns: Option<u64>,
+}
+
+impl std::fmt::Debug for Capture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Capture").field("attacher", &self.attacher).finish_non_exhaustive()
+    }
+}
+
+/// Loading, and the end of observation.
+impl Capture {
+    /// Loads the programs. Nothing is probed yet. The command starts the attach helper, see [`crate::Kept`]. No other
+    /// thread may start processes meanwhile: they would inherit the descriptors that are handed over to the helper.
+    pub fn open(config: &CaptureConfig, helper: Command) -> Result<Self, CaptureError> {
+        let tier = check(&support(), config.tier)?;
+        let object = Rc::new(load(config, tier)?);
+        let counted = CountedOps {
+            launches: config.launches,
+            copies: config.copies,
+            device_calls: config.driver,
+            rows: config.rows,
+            annotate_records: config.told,
+        };
+        let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
+        let clock = Clock::start();
+        let decoder = Decoder::new(
+            clock,
+            config.only_targets,
+            CallSites::new(config.site_nodes()),
+            Box::new(FileResolver::new(config.names || config.stacks || config.sites)),
+        );
+        Ok(Self {
+            attacher,
+            ring: RingReader::open(Rc::clone(&object), decoder)?,
+            tables: TableReader::new(object, counted, config.sites),
+            clock,
+            stopped_ns: None,
+        })
+    }
+
+    /// How probes are attached.
+    pub fn tier(&self) -> Tier {
+        self.attacher.uprobes.tier()
+    }
+
+    /// When the recording began.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Ends observation at one instant for all threads: nothing that happens later is recorded or counted, and calls
+    /// that are open then stay open. Returns after that instant.
+    fn stop(&mut self) -> Result<u64, CaptureError> {
+        if let Some(stopped_ns) = self.stopped_ns {
+            return Ok(stopped_ns);
+        }
+        let stop = self.tables.map(MapName::DataStop)?;
+        // the observed programs must not take the CPU from us between the two readings of the clock
+        let urgent = Urgent::begin();
+        let mut at_ns = monotonic_ns() + STOP_AHEAD.as_nanos() as u64;
+        stop.update(&0u32.to_ne_bytes(), &at_ns.to_ne_bytes(), MapFlags::ANY)
+            .map_err(CaptureError::bpf("end observation"))?;
+        // if the announcement came too late, observation ends now: everything until then has been counted
+        at_ns = at_ns.max(monotonic_ns());
+        drop(urgent);
+        while let Some(rest @ 1..) = at_ns.checked_sub(monotonic_ns()) {
+            std::thread::sleep(Duration::from_nanos(rest));
+        }
+        let stopped_ns = self.clock.since_start(at_ns);
+        self.stopped_ns = Some(stopped_ns);
+        Ok(stopped_ns)
+    }
+
+    /// Ends observation at one instant, removes every probe, and takes what is left in the rings. No process is
+    /// paused any more after this.
+    pub fn detach(&mut self) -> Result<Ending, CaptureError> {
+        let at_ns = self.stop()?;
+        self.attacher.detach_probes();
+        // no probe runs any more, but threads that exit still send their open calls
+        let mut open = self.open_calls()?;
+        self.attacher.detach_tracepoints();
+        let mut all = self.take()?;
+        loop {
+            let more = self.take()?;
+            if more.calls.is_empty() && more.processes.is_empty() && more.holds.is_empty() {
+                break;
+            }
+            all.calls.extend(more.calls);
+            all.processes.extend(more.processes);
+            all.holds.extend(more.holds);
+            all.xids.extend(more.xids);
+            all.stacks += more.stacks;
+        }
+        all.remove_after(at_ns);
+        open.retain(|call| call.start_ns < at_ns);
+        // threads that exited meanwhile have sent their open calls, which were open at that instant too
+        let sent = all.take_open();
+        open.retain(|call| sent.iter().all(|sent| sent.id != call.id));
+        open.extend(sent);
+        Ok(Ending { batch: all, open, at_ns })
+    }
+
+    /// Ends the attach helper. To be called after [`Capture::detach`], when all paused processes have been released.
+    pub fn dismiss(&mut self) {
+        self.attacher.uprobes.dismiss_helper();
+    }
+}
+
+/// Records of the ring buffers, and the processes they come from.
+impl Capture {
+    /// Reads what a process has mapped, so that its stacks and names can be resolved even if it exits soon.
+    pub fn observe(&mut self, tgid: Tgid) {
+        self.ring.decoder.observe(tgid);
+    }
+
+    /// Watches a process, and what it forks from now on.
+    pub fn add_target(&self, tgid: Tgid) -> Result<(), CaptureError> {
+        self.tables
+            .map(MapName::Targets)?
+            .update(&tgid.0.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(CaptureError::bpf("add a process to watch"))
+    }
+
+    /// How many processes are watched by name.
+    pub fn target_count(&self) -> Result<usize, CaptureError> {
+        Ok(self.tables.map(MapName::Targets)?.keys().count())
+    }
+
+    /// Marks a process that copies stacks away and back, so that its return addresses move. No return probe is
+    /// prepared in it while another call is open, unless one call is inside the other.
+    pub fn add_stack_copier(&self, tgid: Tgid) -> Result<(), CaptureError> {
+        let one = 1u32.to_ne_bytes();
+        for (map, key) in [(MapName::StackCopiers, tgid.0), (MapName::AnyStackCopier, 0)] {
+            self.tables
+                .map(map)?
+                .update(&key.to_ne_bytes(), &one, MapFlags::ANY)
+                .map_err(CaptureError::bpf("mark a process that copies stacks"))?;
+        }
+        Ok(())
+    }
+
+    /// Answers a paused process.
+    pub fn answer(&self, hold: Hold, answer: Answer) -> Result<(), CaptureError> {
+        // GP_HELD of the header
+        let value = 4 * u64::from(hold.ticket) + answer as u64;
+        self.tables
+            .map(MapName::Held)?
+            .update(&hold.tgid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
+            .map_err(CaptureError::bpf("answer a paused process"))
+    }
+
+    /// Waits for records, for one of the other descriptors, or for the timeout.
+    pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
+        let mut all = vec![self.attacher.uprobes.helper_fd()];
+        all.extend_from_slice(others);
+        self.ring.wait(&all, timeout);
+    }
+
+    /// Waits for calls or for the timeout.
+    pub fn rest(&self, longest: Duration) {
+        self.ring.wait_for_calls(longest);
+    }
+
+    /// Takes one batch of records. Under load it drains the ring in batches.
+    pub fn take(&mut self) -> Result<Batch, CaptureError> {
+        self.attacher.uprobes.check_helper()?;
+        self.attacher.uprobes.detach_paused();
+        let (mut batch, is_empty) = self.ring.read()?;
+        self.tables.write_name_word(self.ring.decoder.name_word())?;
+        self.tables.write_sites(&mut self.ring.decoder.sites)?;
+        if is_empty {
+            self.forget_exited()?;
+        } else {
+            self.ring.defer_processes(&mut batch);
+        }
+        self.ring.note_exits(&batch);
+        Ok(batch)
+    }
+
+    /// Forgets the processes that had exited before the ring was emptied.
+    fn forget_exited(&mut self) -> Result<(), CaptureError> {
+        let exited = self.ring.take_exited();
+        self.tables.forget_streams(&exited)?;
+        // where launches are counted, their rows need the kernel names until `take_rows`
+        if !self.tables.counted.launch_rows() {
+            exited.into_iter().for_each(|key| self.ring.decoder.forget(key));
+        }
+        Ok(())
+    }
+
+    /// Calls that are open now, of all threads, outer ones before those made inside them.
+    pub fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
+        self.ring.open_calls()
+    }
+
+    /// The stack of a call site, innermost frame first; empty if it is not known. The first time may take long.
+    pub fn frames_of(&mut self, site: SiteId) -> Arc<[Frame]> {
+        self.ring.decoder.frames_of(site)
+    }
+}
+
+/// Tables.
+impl Capture {
+    /// All losses since the start.
+    pub fn losses(&self) -> Result<Losses, CaptureError> {
+        let mut losses = self.tables.losses()?;
+        losses.add(LossCause::Undecodable, self.ring.decoder.undecodable);
+        losses.add(LossCause::LostStack, self.ring.decoder.sites.lost());
+        losses.add(LossCause::SitesFull, self.tables.refused_sites);
+        losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
+        Ok(losses)
+    }
+
+    /// Calls of every process and function, without the calls that [`Capture::work`] counts.
+    pub fn counts(&self) -> Result<Vec<CallCounts>, CaptureError> {
+        self.tables.counts()
+    }
+
+    /// How often every function failed, by error. If it is read after the calls, no failed call is missing.
+    pub fn failures(&self) -> Result<Vec<FailureCounts>, CaptureError> {
+        self.tables.failures()
+    }
+
+    /// GPU memory of every process: what it allocated and freed, and what is live in every context.
+    pub fn memory(&self) -> Result<(Vec<ProcessMemory>, Vec<ContextMemory>), CaptureError> {
+        self.tables.memory()
+    }
+
+    /// The identities of the GPUs, as the CUDA driver reported them to every process.
+    pub fn identities(&self) -> Result<Vec<ToldGpu>, CaptureError> {
+        self.tables.identities()
+    }
+
+    /// Every live allocation.
+    pub fn allocations(&self) -> Result<Vec<Allocation>, CaptureError> {
+        self.tables.allocations(|number| self.ring.decoder.sites.site(number))
+    }
+
+    /// The memory of every process by call site.
+    pub fn sites(&self) -> Result<Vec<SiteMemory>, CaptureError> {
+        self.tables.sites(&self.ring.decoder.sites)
+    }
+
+    /// Launches of every process, and nothing else.
+    pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
+        let decoder = &mut self.ring.decoder;
+        self.tables.launches(&mut |process, handle| decoder.kernel(process, Api::Driver, handle))
+    }
+
+    /// GPU operations of every process, as far as they are counted.
+    pub fn work(&mut self) -> Result<WorkRows, CaptureError> {
+        let version = self.ring.decoder.version;
+        let decoder = &mut self.ring.decoder;
+        let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
+        self.tables.gpu_ops(ProcessFilter::All, name_of, version)
+    }
+
+    /// Faults and migrations of unified memory of every process, also of exited ones; empty if they are not counted.
+    pub fn unified(&self) -> Result<Vec<UnifiedUse>, CaptureError> {
+        self.tables.unified()
+    }
+
+    /// Removes the rows of exited processes, which makes room for others, and returns them.
+    pub fn take_rows(&mut self, exited: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
+        let sites = self.tables.take_sites(&mut self.ring.decoder.sites, exited)?;
+        let version = self.ring.decoder.version;
+        let decoder = &mut self.ring.decoder;
+        let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
+        let rows = self.tables.take_rows(exited, name_of, version)?;
+        if self.tables.counted.launch_rows() {
+            exited.iter().for_each(|key| self.ring.decoder.forget(*key));
+        }
+        Ok(Rows { sites, ..rows })
+    }
+
+    /// Removes the live allocations of exited processes, and returns how many there were.
+    pub fn release_memory(&mut self, exited: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+        self.tables.release_memory(exited)
+    }
+}
+
+/// Probes on libraries.
+impl Capture {
+    /// Probes a library, unless it is probed already. Nothing is observed before [`Capture::start_observing`]: probes
+    /// are attached one after the other, and an allocation that is seen before its free can be seen would stay live
+    /// for ever.
+    pub fn attach(
+        &mut self,
+        target: &Target,
+        collect: &dyn Fn(FunctionId) -> Collect,
+    ) -> Result<&Attached, CaptureError> {
+        let library = &target.library;
+        let key = (library.id, library.kind);
+        if !self.attacher.uprobes.is_attached(key) {
+            let number = self.attacher.uprobes.next_library(&library.path)?;
+            self.ring.decoder.add_library(number, library.kind, proven_word(&library.path));
+            let attached = self.attacher.uprobes.attach(target, number, collect)?;
+            let is_copy = |f: &Function| matches!(f.class, Class::Memcpy | Class::Memset);
+            self.ring.decoder.follows_copies |= library.kind == Api::Driver
+                && attached.points.keys().any(|id| catalogue().get(*id).is_some_and(is_copy));
+            self.tables.write_name_word(self.ring.decoder.name_word())?;
+        }
+        Ok(self.attacher.uprobes.library(key))
+    }
+
+    /// Starts to observe every library that was probed since the last time.
+    pub fn start_observing(&mut self) -> Result<(), CaptureError> {
+        self.attacher.uprobes.start_observing()
+    }
+
+    /// Observes only frees of these files from now on, in preparation for [`Capture::detach_files`]: the free of an
+    /// allocation that is counted now would not be seen. `false` undoes it.
+    pub fn prepare_detach(&mut self, files: &HashSet<FileId>, is_prepared: bool) -> Result<(), CaptureError> {
+        self.attacher.uprobes.prepare_detach(files, is_prepared)
+    }
+
+    /// Removes every probe of these files, without waiting for it.
+    pub fn detach_files(&mut self, files: &HashSet<FileId>) {
+        self.attacher.uprobes.detach_files(files);
+    }
+
+    /// Every library that is probed.
+    pub fn attached(&self) -> impl Iterator<Item = &Attached> {
+        self.attacher.uprobes.libraries()
+    }
+
+    /// Whether targets with this dynamic loader are paused already while it maps libraries.
+    pub fn holds_by(&self, loader: &Loader) -> bool {
+        self.attacher.uprobes.has_loader(loader)
+    }
+
+    /// Pauses targets with this dynamic loader while it maps libraries.
+    pub fn attach_loader(&mut self, loader: &Loader) -> Result<(), CaptureError> {
+        self.attacher.uprobes.attach_loader(loader)
+    }
+
+    /// Removes the probes of a function from every file, and returns whether it had any. Its calls are ignored from
+    /// now on as they begin. The probes are removed later, so that calls that are open now can return first.
+    pub fn leave_out(&mut self, id: FunctionId) -> Result<bool, CaptureError> {
+        self.attacher.uprobes.pause_function(id)
+    }
+
+    /// Attaches the probes of a function again, in every file. A file that cannot be opened is tried again the next
+    /// time.
+    pub fn put_back(&mut self, id: FunctionId) -> Result<(), CaptureError> {
+        self.attacher.uprobes.resume_function(id)
+    }
+
+    /// Updates the path by which a library's file can be opened: a path through a process's mounts ends with the
+    /// process.
+    pub fn can_be_opened(&mut self, library: &Library) {
+        self.attacher.uprobes.set_open_path(library);
+    }
+
+    /// The most expensive probe point that a function has in any file; `None` if it is not probed.
+    pub fn point_of(&self, id: FunctionId) -> Option<ProbeCost> {
+        self.attacher.uprobes.point_of(id)
+    }
+}
+
+/// Probes on the Linux kernel.
+impl Capture {
+    /// Watches system calls on these NVIDIA device files. The configuration must have asked for it.
+    pub fn attach_driver(&mut self, devices: &[Device], collect: Collect) -> Result<(), CaptureError> {
+        self.attacher.linux.attach_device_calls(devices, collect)
+    }
+
+    /// Adds device files of the NVIDIA kernel module that appeared meanwhile.
+    pub fn tell_devices(&self, devices: &[Device]) -> Result<(), CaptureError> {
+        self.attacher.linux.add_devices(devices)
+    }
+
+    /// How GPU errors are reported as they happen; `None` where only NVML reports them.
+    pub fn xid_way(&self) -> Option<XidWay> {
+        self.attacher.linux.xid_way()
+    }
+
+    /// Probes functions of the Linux kernel, each by the best of these tiers that it accepts.
+    pub fn attach_functions(
+        &mut self,
+        hooks: &[KernelHook],
+        tiers: &[KernelTier],
+        collect: Collect,
+    ) -> Result<ProbedFunctions, CaptureError> {
+        self.attacher.linux.attach_functions(hooks, tiers, collect)
+    }
+
+    /// Attaches to tracepoints. They must be those of the configuration with which the programs were loaded.
+    pub fn attach_tracepoints(
+        &mut self,
+        hooks: &[TracepointHook],
+        collect: Collect,
+    ) -> Result<Vec<Unprobed>, CaptureError> {
+        self.attacher.linux.attach_tracepoints(hooks, collect)
+    }
+
+    /// Counts faults and migrations of unified memory; `None` if the NVIDIA kernel module cannot report them.
+    pub fn attach_unified(&mut self) -> Option<io::Result<KernelTier>> {
+        self.attacher.linux.attach_unified()
+    }
+}

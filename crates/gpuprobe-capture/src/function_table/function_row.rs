@@ -1,0 +1,381 @@
+//! The row of a function in the BPF table of functions.
+
+use std::mem::offset_of;
+
+use gpuprobe_event::catalogue::{Arg, ResultKind};
+use gpuprobe_event::decode::{
+    LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
+};
+use gpuprobe_event::{Api, Class, Function, Space};
+
+use crate::function_table::arg_loc::arg_loc;
+use crate::function_table::op_desc::{launch_words, op_desc};
+use crate::host::linux_types::WIDE;
+use crate::load::collect::{Collect, CountedOps};
+use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
+
+/// The row of a function of a library.
+pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_function {
+    if collect == Collect::Failures && operation_of(f) == 0 {
+        return failures_row(f);
+    }
+    let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
+    row.flags = match collect {
+        Collect::Count => number::FUNCTION_COUNT,
+        Collect::Stream => number::FUNCTION_STREAM,
+        Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
+        Collect::Failures => number::FUNCTION_FAILURES,
+        // the program for entry counts does not read the row
+        Collect::Aside | Collect::Entries => 0,
+    };
+    if f.api == Api::Hook || runs_callbacks(f) {
+        row.flags |= number::FUNCTION_RUNS_CODE;
+    }
+    if is_status(f) {
+        row.flags |= number::FUNCTION_STATUS;
+    }
+    if f.roles.out_is_result || f.roles.func_is_result {
+        row.flags |= number::FUNCTION_GIVES_RESULT;
+    }
+    if f.roles.error_out.is_some() {
+        row.flags |= number::FUNCTION_ERROR_IS_OUT;
+    }
+    // functions that are called often and allocate nothing skip the read of the return address
+    let is_plain =
+        matches!(f.class, Class::Launch | Class::Memcpy | Class::Memset | Class::Free | Class::Sync);
+    if !(is_plain && collect == Collect::Count) {
+        row.flags |= number::FUNCTION_KEEPS_RETURN;
+    }
+    row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
+    for (slot, read) in row.out.iter_mut().zip(out_reads(f)) {
+        *slot = gp_out { place: arg_loc(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };
+        row.outs += 1;
+    }
+    if let Some((position, layout)) = struct_arg(f) {
+        row.pointee = arg_loc(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(layout.bytes).unwrap_or(u8::MAX);
+    }
+    text(f, &mut row);
+    names(f, &mut row);
+    action(f, &mut row);
+    row.task = op_desc(f, counted);
+    // counting needs no other arguments
+    if f.class == Class::Launch && collect == Collect::Count {
+        row.stack_words = launch_words(row.kernel, &row.task);
+    }
+    if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
+        row.flags |= number::FUNCTION_PER_THREAD;
+    }
+    if f.roles.asynchronous {
+        row.flags |= number::FUNCTION_ASYNC;
+    }
+    // the first entry of a list of launches
+    if let Some(position) = launch_list(f) {
+        row.pointee = arg_loc(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(LIST_ENTRY).unwrap_or(u8::MAX);
+    }
+    row.record_bytes = record_bytes(&row, counted.annotate_records && makes_several_copies(f));
+    row
+}
+
+/// The row of a function of which only failures are counted: its effect on memory is seen in the CUDA driver's
+/// functions that it calls.
+fn failures_row(f: &Function) -> gp_function {
+    let status = if is_status(f) { number::FUNCTION_STATUS } else { 0 };
+    let code = if runs_callbacks(f) { number::FUNCTION_RUNS_CODE } else { 0 };
+    let flags = number::FUNCTION_FAILURES | number::FUNCTION_KEEPS_RETURN | status | code;
+    gp_function { size_scale: 1, flags, ..gp_function::default() }
+}
+
+/// The row of a system call on an NVIDIA device file. The command takes the place of arguments on the stack.
+pub(crate) fn device_call_row(f: &Function, collect: Collect) -> gp_function {
+    let flags = match collect {
+        Collect::Stream => number::FUNCTION_STREAM,
+        Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
+        _ => number::FUNCTION_COUNT,
+    };
+    let has_argument = ["ioctl", "open"].contains(&f.name);
+    let bytes = if has_argument { offset_of!(gp_call, pointee) } else { offset_of!(gp_call, out) };
+    gp_function {
+        size_scale: 1,
+        flags,
+        record_bytes: u16::try_from(bytes).unwrap_or(u16::MAX),
+        ..gp_function::default()
+    }
+}
+
+/// Sets where a text is read through an argument.
+fn text(f: &Function, row: &mut gp_function) {
+    if let Some(position) = text_arg(f) {
+        row.flags |= number::FUNCTION_TEXT;
+        row.pointee = arg_loc(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(MAX_POINTEE).unwrap_or(u8::MAX);
+    }
+}
+
+/// The row of a function of the Linux kernel, or of a tracepoint.
+pub(crate) fn linux_function_row(f: &Function, collect: Collect) -> gp_function {
+    let mut row = device_call_row(f, collect);
+    text(f, &mut row);
+    // the arguments of a tracepoint beyond those in registers
+    row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
+    row.record_bytes = record_bytes(&row, false);
+    if f.result == ResultKind::Moment {
+        row.stack_words = u8::try_from(f.args.iter().flatten().count()).unwrap_or(0);
+    }
+    if f.result == ResultKind::Errno {
+        row.flags |= number::FUNCTION_STATUS;
+        row.flags |= if f.result_type == WIDE { number::FUNCTION_WIDE } else { 0 };
+    }
+    row
+}
+
+/// Whether a function calls code of the program on the calling thread.
+pub(crate) fn runs_callbacks(f: &Function) -> bool {
+    let takes_callback = |argument: &Arg| argument.ty.contains("B2DSize");
+    f.class == Class::HostCallback || f.args.iter().flatten().any(takes_callback)
+}
+
+/// Whether a C++ exception may leave a function. The unwinder cannot pass the address that a return probe puts on the
+/// stack, and ends the program, so only the entry of such a function is probed.
+pub(crate) fn may_throw(f: &Function) -> bool {
+    f.api == Api::Hook && f.name.starts_with("_Z") && !f.roles.nothrow
+}
+
+fn is_status(f: &Function) -> bool {
+    matches!(f.result, ResultKind::Status(_))
+}
+
+/// Sets how a function identifies a CUDA kernel: the one that it launches, or the name of one.
+fn names(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    if f.class == Class::Launch && roles.func.is_some() {
+        row.kernel = arg_loc(f.arg(roles.func));
+        // the handles of hooked launch functions are no objects of the CUDA driver, in which a name could be found
+        if f.api != Api::Hook {
+            row.flags |= number::FUNCTION_LAUNCH;
+        }
+    }
+    if !tells_names(f) {
+        return;
+    }
+    row.flags |= number::FUNCTION_NAMES;
+    row.kernel = arg_loc(f.arg(roles.named));
+    row.name = arg_loc(f.arg(roles.name));
+    row.alias = arg_loc(f.arg(roles.alias));
+    if roles.func_out.is_some() {
+        row.flags |= number::FUNCTION_HANDLE_IS_OUT;
+    }
+    if roles.name_out.is_some() {
+        row.flags |= number::FUNCTION_NAME_IS_OUT;
+    }
+}
+
+/// Whether calls of a function give the names of CUDA kernels.
+pub fn tells_names(f: &Function) -> bool {
+    let roles = &f.roles;
+    let handle = roles.func_is_result || roles.func_out.or(roles.named).is_some();
+    handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
+}
+
+/// Sets the effect of a function on memory, and where its size is.
+fn action(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    row.space = roles.space.map_or(0, |s| s as u8);
+    match f.class {
+        Class::Alloc if row.outs > 0 || roles.out_is_result => {
+            row.action = number::ACTION_ALLOC;
+            if roles.desc.is_some() {
+                array_size(f, row);
+            } else if roles.pitch_out.is_some() {
+                row.size_rule = number::SIZE_PITCH;
+                row.size_a = arg_loc(f.arg(roles.height));
+            } else if roles.pitched_out.is_some() {
+                row.size_rule = number::SIZE_PITCH;
+                extent(f.arg(roles.extent), row);
+            } else {
+                size(f, row);
+            }
+        }
+        Class::HostRegister => {
+            row.action = number::ACTION_ALLOC;
+            row.space = Space::Pinned as u8;
+            row.flags |= number::FUNCTION_POINTER_IS_ARGUMENT;
+            row.pointer = arg_loc(f.arg(roles.ptr));
+            size(f, row);
+        }
+        Class::Free | Class::HostUnregister if roles.ptr.is_some() => {
+            row.action = number::ACTION_FREE;
+            row.pointer = arg_loc(f.arg(roles.ptr));
+        }
+        Class::Memcpy | Class::Memset => {
+            row.action = number::ACTION_MOVE;
+            moved(f, row);
+        }
+        Class::Vmm | Class::Context | Class::Device => operation(f, row),
+        _ => {}
+    }
+}
+
+/// Sets an operation on physical memory or on a context, or one that identifies a GPU.
+fn operation(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    row.op = operation_of(f);
+    row.pointer = arg_loc(f.arg(roles.ptr));
+    row.kernel = arg_loc(f.arg(roles.handle));
+    row.device = arg_loc(f.arg(roles.device));
+    row.size_a = arg_loc(f.arg(roles.size));
+    if row.op == number::MEMORY_VMM_CREATE {
+        row.space = Space::Vmm as u8;
+        row.size_rule = number::SIZE_ARGUMENT;
+    }
+}
+
+/// The number of an operation on physical memory or on a context, or of one that identifies a GPU; 0 for none.
+pub(crate) fn operation_of(f: &Function) -> u8 {
+    match (f.class, f.roles.op.unwrap_or_default()) {
+        (Class::Vmm, "create") => number::MEMORY_VMM_CREATE,
+        (Class::Vmm, "import") => number::MEMORY_VMM_IMPORT,
+        (Class::Vmm, "retain") => number::MEMORY_VMM_RETAIN,
+        (Class::Vmm, "release") => number::MEMORY_VMM_RELEASE,
+        (Class::Vmm, "map") => number::MEMORY_VMM_MAP,
+        (Class::Vmm, "unmap") => number::MEMORY_VMM_UNMAP,
+        (Class::Context, "create") => number::MEMORY_CONTEXT_CREATE,
+        (Class::Context, "destroy") => number::MEMORY_CONTEXT_DESTROY,
+        (Class::Context, "set") => number::MEMORY_CONTEXT_SET,
+        (Class::Context, "push") => number::MEMORY_CONTEXT_PUSH,
+        (Class::Context, "pop") => number::MEMORY_CONTEXT_POP,
+        (Class::Context, "retain") => number::MEMORY_PRIMARY_RETAIN,
+        (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
+        (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
+        (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_TOLD,
+        _ => 0,
+    }
+}
+
+/// Whether calls of a function change the current context, or destroy one. Allocations are counted by context.
+pub fn tells_contexts(f: &Function) -> bool {
+    f.class == Class::Context && operation_of(f) != 0
+}
+
+/// Whether calls of a function change what is known about an address that may be copied from or to.
+pub fn tells_addresses(f: &Function) -> bool {
+    match f.class {
+        // an array has a handle, and no address
+        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array),
+        Class::HostRegister | Class::HostUnregister => true,
+        Class::Vmm => operation_of(f) != 0,
+        _ => false,
+    }
+}
+
+/// Whether calls of a function identify one of the process's GPUs.
+pub fn tells_gpus(f: &Function) -> bool {
+    operation_of(f) == number::MEMORY_DEVICE_TOLD
+}
+
+/// Sets how the size of an array follows from its descriptor.
+fn array_size(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    let ty = f.arg(roles.desc).map_or("", |arg| arg.ty);
+    if ty.contains("ARRAY3D_DESCRIPTOR") {
+        row.size_rule = number::SIZE_ARRAY_3D;
+        row.size_a = arg_loc(f.arg(roles.levels));
+    } else if ty.contains("ARRAY_DESCRIPTOR") {
+        row.size_rule = number::SIZE_ARRAY_2D;
+    } else if roles.extent.is_some() {
+        row.size_rule = number::SIZE_CHANNELS_EXTENT;
+        row.size_a = arg_loc(f.arg(roles.extent));
+        row.size_b = arg_loc(f.arg(roles.levels));
+    } else {
+        row.size_rule = number::SIZE_CHANNELS;
+        row.size_a = arg_loc(f.arg(roles.width));
+        row.size_b = arg_loc(f.arg(roles.height));
+    }
+}
+
+/// Sets a size that is one argument, or width times height.
+fn size(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    if roles.size.is_some() {
+        row.size_rule = number::SIZE_ARGUMENT;
+        row.size_a = arg_loc(f.arg(roles.size));
+    } else if roles.width.is_some() && roles.height.is_some() {
+        row.size_rule = number::SIZE_PRODUCT;
+        row.size_a = arg_loc(f.arg(roles.width));
+        row.size_b = arg_loc(f.arg(roles.height));
+    }
+}
+
+/// Sets a size that is in an extent, a struct or a list, or else in plain arguments.
+fn moved(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    if roles.extent.is_some() {
+        row.size_rule = number::SIZE_EXTENT;
+        row.size_a = arg_loc(f.arg(roles.extent));
+    } else if roles.sizes.is_some() {
+        row.size_rule = number::SIZE_LIST;
+        row.size_a = arg_loc(f.arg(roles.sizes));
+        row.size_b = arg_loc(f.arg(roles.count));
+    } else if let Some(extent) = f.arg(roles.params).and_then(|arg| described(arg.ty)) {
+        row.size_rule = number::SIZE_BOX;
+        row.size_a = arg_loc(f.arg(roles.params));
+        row.size_b = arg_loc(f.arg(roles.count));
+        row.extent = extent;
+    } else {
+        size(f, row);
+    }
+}
+
+/// Where the structs that describe copies have their dimensions.
+fn described(ty: &str) -> Option<gp_extent> {
+    let (offset, word, dimensions, stride) = match ty.trim_start_matches("const ").trim_end_matches('*') {
+        "CUDA_MEMCPY2D" => (112, 8, 2, 128),
+        "CUDA_MEMCPY2D_v1" => (84, 4, 2, 96),
+        "CUDA_MEMCPY3D" | "CUDA_MEMCPY3D_PEER" => (176, 8, 3, 200),
+        "CUDA_MEMCPY3D_v1" => (128, 4, 3, 144),
+        "CUDA_MEMCPY3D_BATCH_OP" | "cudaMemcpy3DBatchOp" => (80, 8, 3, 112),
+        "cudaMemcpy3DParms" => (128, 8, 3, 160),
+        "cudaMemcpy3DPeerParms" => (144, 8, 3, 168),
+        _ => return None,
+    };
+    Some(gp_extent { offset, word, dimensions, stride })
+}
+
+/// Height and depth of a `cudaExtent` by value: its second and third word.
+fn extent(arg: Option<&Arg>, row: &mut gp_function) {
+    if let gp_place { kind: number::PLACE_ON_STACK, index } = arg_loc(arg) {
+        row.size_a = gp_place { kind: number::PLACE_ON_STACK, index: index + 1 };
+        row.size_b = gp_place { kind: number::PLACE_ON_STACK, index: index + 2 };
+    }
+}
+
+/// Whether a call makes several copies. Its record then has their parts instead of a struct.
+pub(crate) fn makes_several_copies(f: &Function) -> bool {
+    f.class == Class::Memcpy && f.roles.count.is_some()
+}
+
+/// How many bytes of a record are used.
+fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
+    let ends_contexts = matches!(
+        row.op,
+        number::MEMORY_CONTEXT_DESTROY | number::MEMORY_PRIMARY_RELEASE | number::MEMORY_PRIMARY_RESET
+    );
+    let bytes = if ends_contexts {
+        // the memory that ended with the context, by kind, takes the place of arguments on the stack
+        offset_of!(gp_call, pointee)
+    } else if has_parts {
+        offset_of!(gp_call, pointee) + MAX_POINTEE
+    } else if row.pointee_bytes > 0 {
+        offset_of!(gp_call, pointee) + usize::from(row.pointee_bytes)
+    } else if row.stack_words > 0 {
+        offset_of!(gp_call, stack) + 8 * usize::from(row.stack_words)
+    } else {
+        offset_of!(gp_call, out) + 8 * usize::from(row.outs)
+    };
+    u16::try_from(bytes.next_multiple_of(8)).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests;

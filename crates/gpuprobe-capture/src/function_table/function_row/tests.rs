@@ -1,0 +1,138 @@
+use gpuprobe_event::{FunctionId, Hooks, catalogue, driver};
+
+use super::*;
+
+#[test]
+fn records_of_linux_functions_have_room_for_the_described_arguments() {
+    let row = |point: &str, args: &str| {
+        let mut hooks = Hooks::default();
+        hooks.parse("h", &format!("[[hook]]\n{point}\nargs = [{args}]")).unwrap();
+        let signature = &hooks.kernel()[0].signature;
+        let result = if point.starts_with("kernel") { ResultKind::Errno } else { ResultKind::Moment };
+        let function = driver::function_row(FunctionId(1), "f", (result, WIDE), Some(signature));
+        let row = linux_function_row(&function, Collect::Stream);
+        (row.stack_words, usize::from(row.record_bytes), row.flags)
+    };
+    let flags = number::FUNCTION_STREAM | number::FUNCTION_STATUS | number::FUNCTION_WIDE;
+    let function = "kernel = true\nfunction = \"f\"";
+    assert_eq!(row(function, "\"a:u64\""), (0, offset_of!(gp_call, out), flags));
+    let with_text = (0, offset_of!(gp_call, pointee) + MAX_POINTEE, flags | number::FUNCTION_TEXT);
+    assert_eq!(row(function, "\"a:u64\", \"b:str\""), with_text);
+    let many: Vec<_> = (0..8).map(|n| format!("\"a{n}:u64\"")).collect();
+    let (words, bytes, _) = row("tracepoint = \"g:t\"", &many.join(","));
+    assert_eq!((words, bytes), (8, offset_of!(gp_call, stack) + 2 * 8));
+}
+
+fn of(api: Api, name: &str) -> gp_function {
+    row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream, CountedOps::default())
+}
+
+fn register(index: u8) -> gp_place {
+    gp_place { kind: number::PLACE_IN_REGISTER, index }
+}
+
+fn same(a: gp_place, b: gp_place) -> bool {
+    (a.kind, a.index) == (b.kind, b.index)
+}
+
+#[test]
+fn an_allocation_reads_its_pointer_and_its_size() {
+    let row = of(Api::Driver, "cuMemAlloc_v2");
+    assert_eq!((row.action, row.size_rule, row.outs), (number::ACTION_ALLOC, number::SIZE_ARGUMENT, 1));
+    assert!(same(row.size_a, register(1)) && same(row.out[0].place, register(0)));
+    assert_eq!(usize::from(row.record_bytes), offset_of!(gp_call, out) + 8);
+}
+
+#[test]
+fn a_hook_returns_its_pointer_as_result_or_through_an_argument() {
+    let rows = |text: &str| {
+        let mut hooks = gpuprobe_event::Hooks::default();
+        hooks.parse("h", &format!("[[hook]]\nlibrary = \"l\"\nfunction = \"f\"\n{text}")).unwrap();
+        let f = hooks.libraries()[0].signature.row(gpuprobe_event::FunctionId(0), Api::Hook, "f");
+        row(&f, Collect::Stream, CountedOps::default())
+    };
+    let by_result =
+        rows("class = \"alloc\"\nargs = [\"n:size\", \"e:out_i32\"]\nreturns = \"ptr\"\nerror = \"e\"");
+    assert_eq!((by_result.action, by_result.outs, by_result.out[0].bytes), (number::ACTION_ALLOC, 1, 4));
+    let returned = number::FUNCTION_GIVES_RESULT | number::FUNCTION_ERROR_IS_OUT;
+    assert_eq!(by_result.flags & (returned | number::FUNCTION_STATUS), returned);
+
+    let by_argument = rows(
+        "class = \"alloc\"\nargs = [\"n:size\", \"p:out_ptr\", \"other:out_u32\"]\nreturns = \"status\"",
+    );
+    assert_eq!(
+        (by_argument.outs, by_argument.out[0].bytes, by_argument.out[1].bytes),
+        (2, 8, 4),
+        "the address is the first"
+    );
+    assert!(same(by_argument.out[0].place, register(1)) && same(by_argument.out[1].place, register(2)));
+    assert_eq!(by_argument.flags & returned, 0);
+
+    let named = rows("args = [\"k:str\"]\nreturns = \"ptr\"\nnames = \"return\"");
+    let expected = number::FUNCTION_GIVES_RESULT | number::FUNCTION_NAMES;
+    assert_eq!(named.flags & expected, expected);
+    let launch = rows("class = \"launch\"\nargs = [\"q:ptr\", \"k:ptr\"]\nlaunches = \"k\"");
+    assert!(same(launch.kernel, register(1)) && launch.flags & number::FUNCTION_LAUNCH == 0);
+}
+
+#[test]
+fn the_table_has_a_row_for_every_function_of_the_catalogue() {
+    assert_eq!(number::FUNCTIONS, catalogue::MOST_FUNCTIONS);
+}
+
+#[test]
+fn pitched_memory_is_pitch_times_rows() {
+    let row = of(Api::Runtime, "cudaMallocPitch");
+    assert_eq!((row.size_rule, row.outs), (number::SIZE_PITCH, 2));
+    assert!(same(row.size_a, register(3)));
+    let row = of(Api::Runtime, "cudaMalloc3D");
+    assert_eq!((row.size_rule, row.outs, row.stack_words), (number::SIZE_PITCH, 2, 3));
+    assert_eq!((row.size_a.index, row.size_b.index), (1, 2));
+}
+
+#[test]
+fn a_copy_of_rows_is_width_times_height_and_a_memset_counts_elements() {
+    let row = of(Api::Runtime, "cudaMemcpy2D");
+    assert_eq!((row.action, row.size_rule), (number::ACTION_MOVE, number::SIZE_PRODUCT));
+    assert!(same(row.size_a, register(4)) && same(row.size_b, register(5)));
+    assert_eq!(of(Api::Driver, "cuMemsetD32_v2").size_scale, 4);
+}
+
+#[test]
+fn every_copy_and_memset_has_a_size() {
+    let moves = |f: &&Function| matches!(f.class, Class::Memcpy | Class::Memset);
+    for f in catalogue().functions().iter().filter(moves) {
+        let row = row(f, Collect::Stream, CountedOps::default());
+        assert!(row.size_rule != 0 && row.size_a.kind != 0, "{}", f.name);
+        let has_list = f.roles.count.is_some();
+        let is_of_list = matches!(row.size_rule, number::SIZE_BOX | number::SIZE_LIST);
+        assert!(!has_list || (is_of_list && row.size_b.kind != 0), "{}", f.name);
+        assert_eq!(row.extent.stride != 0, row.size_rule == number::SIZE_BOX, "{}", f.name);
+    }
+}
+
+#[test]
+fn registered_host_memory_is_keyed_by_its_argument() {
+    let row = of(Api::Runtime, "cudaHostRegister");
+    assert_eq!(row.action, number::ACTION_ALLOC);
+    assert_ne!(row.flags & number::FUNCTION_POINTER_IS_ARGUMENT, 0);
+    assert_eq!(of(Api::Runtime, "cudaHostUnregister").action, number::ACTION_FREE);
+}
+
+#[test]
+fn every_record_fits() {
+    for f in catalogue().functions() {
+        let row = row(
+            f,
+            Collect::Count,
+            CountedOps {
+                launches: true,
+                copies: true,
+                device_calls: true,
+                rows: false,
+                annotate_records: true,
+            },
+        );
+        assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
+    }
+}

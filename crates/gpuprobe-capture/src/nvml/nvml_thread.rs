@@ -1,0 +1,289 @@
+//! A thread that reads the state of the GPUs from NVML, if it is installed.
+//!
+//! Calls into NVML may take seconds, for example while a GPU wakes up or falls off the bus. So a separate thread
+//! makes them, and nothing waits for it, not even the exit of gpuprobe. Readers get the last values.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use gpuprobe_event::GpuReadings;
+use nvml_wrapper::Nvml as Library;
+use nvml_wrapper::error::NvmlError;
+
+use super::gpu_reader::Reader;
+use super::nvml_library::trusted_nvml;
+use super::xid_events::Xids;
+
+/// The name by which the dynamic loader finds the library.
+pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
+
+/// NVML updates most values no more often than this, and every query costs the driver time.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a reading is valid if no other follows.
+const VALID_FOR: Duration = Duration::from_secs(10);
+/// How long until the library is tried again: the driver may be loaded later, or unloaded meanwhile.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// The versions that NVML reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmlVersions {
+    /// Of the library.
+    pub library: String,
+    /// Of the NVIDIA driver.
+    pub driver: String,
+}
+
+/// The thread that reads. It ends after this is dropped, as soon as NVML returns.
+#[derive(Debug)]
+pub struct Nvml {
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// What the thread and its owner share.
+#[derive(Debug, Default)]
+struct Shared {
+    every: Duration,
+    readings: GpuReadings,
+    at: Option<Instant>,
+    trouble: Option<String>,
+    refusals: Vec<String>,
+}
+
+impl Nvml {
+    /// Starts to read at this interval, but no more often than NVML updates its values.
+    pub fn start(library: &OsStr, every: Duration) -> io::Result<Self> {
+        let shared = Shared { every: every.max(MIN_INTERVAL), ..Shared::default() };
+        let shared = Arc::new(Mutex::new(shared));
+        let (library, weak) = (library.to_owned(), Arc::downgrade(&shared));
+        spawn(move || follow(&library, &weak))?;
+        Ok(Self { shared })
+    }
+
+    /// Changes the interval.
+    pub fn read_every(&self, every: Duration) {
+        lock(&self.shared).every = every.max(MIN_INTERVAL);
+    }
+
+    /// The last reading. If it is too old, only the counts of errors are returned.
+    pub fn readings(&self) -> GpuReadings {
+        let shared = lock(&self.shared);
+        let valid_for = VALID_FOR.max(shared.every.saturating_mul(3));
+        let is_fresh = shared.at.is_some_and(|at| at.elapsed() < valid_for);
+        match is_fresh {
+            true => shared.readings.clone(),
+            false => GpuReadings { is_up: false, gpus: Vec::new(), xids: shared.readings.xids.clone() },
+        }
+    }
+
+    /// Why nothing can be read. Each reason is returned once.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.shared).trouble.take()
+    }
+
+    /// Messages about a library that is not trusted, and about GPUs whose errors are not counted. Each is returned
+    /// once.
+    pub fn refusals(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.shared).refusals)
+    }
+}
+
+/// Starts a thread that receives no signals, so that they all go to the threads that handle them.
+fn spawn(run: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: the sets are plain data; the first call fills the first one, the second call fills the second with the
+    // previous mask. A thread starts with the mask of the thread that starts it.
+    let before = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    };
+    let started = thread::Builder::new().name("nvml".to_owned()).spawn(run);
+    // SAFETY: the set is the previous mask from above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) };
+    started.map(drop)
+}
+
+/// The data is consistent at any moment, so a panic while it was locked does no harm.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Changes the shared data. Returns whether the owner still exists.
+fn update(weak: &Weak<Mutex<Shared>>, change: impl FnOnce(&mut Shared)) -> bool {
+    let shared = weak.upgrade();
+    if let Some(shared) = &shared {
+        change(&mut lock(shared));
+    }
+    shared.is_some()
+}
+
+/// Reads until the owner is dropped.
+fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
+    let (mut xids, mut last) = (Xids::default(), None);
+    loop {
+        let (trouble, is_refused) = match trusted_nvml(library) {
+            Err(refusal) => (refusal, true),
+            Ok(library) => match read_on(&library, weak, &mut xids) {
+                Ok(()) => return,
+                Err(error) => (explained(&library, &error), false),
+            },
+        };
+        let is_new = last.as_ref() != Some(&trouble);
+        let listens = update(weak, |shared| {
+            shared.at = None;
+            match (is_new, is_refused) {
+                (false, _) => {}
+                // shown without being asked for
+                (true, true) => shared.refusals.push(trouble.clone()),
+                (true, false) => shared.trouble = Some(trouble.clone()),
+            }
+        });
+        if !listens {
+            return;
+        }
+        last = Some(trouble);
+        thread::sleep(RETRY);
+    }
+}
+
+/// Reads until the library fails as a whole, or the owner is dropped.
+fn read_on(library: &OsStr, weak: &Weak<Mutex<Shared>>, xids: &mut Xids) -> Result<(), NvmlError> {
+    let nvml = Library::builder().lib_path(library).init()?;
+    let mut reader = Reader::new(&nvml)?;
+    let events = xids.listen(&nvml, &reader);
+    loop {
+        let begun = Instant::now();
+        let gpus = reader.read(&nvml)?;
+        let refusals = xids.refusals();
+        update(weak, |shared| {
+            shared.readings = GpuReadings { is_up: true, gpus, xids: xids.counts() };
+            shared.at = Some(Instant::now());
+            shared.refusals.extend(refusals);
+        });
+        // errors that come meanwhile are reported with the next reading
+        if !until_due(weak, begun, |until| xids.wait(events.as_ref(), &reader, until)) {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits in short steps until the next reading is due, because the interval may change meanwhile; `false` when the
+/// owner is dropped.
+fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(Instant)) -> bool {
+    loop {
+        let mut left = Duration::ZERO;
+        if !update(weak, |shared| left = shared.every.saturating_sub(begun.elapsed())) {
+            return false;
+        }
+        if left.is_zero() {
+            return true;
+        }
+        wait(Instant::now() + left.min(MIN_INTERVAL));
+    }
+}
+
+fn explained(library: &OsStr, error: &NvmlError) -> String {
+    match error {
+        NvmlError::LibloadingError(error) => {
+            format!("no NVML, so the state of the GPUs is not known: {error}")
+        }
+        error => format!("NVML ({}) cannot read the GPUs: {error}", library.display()),
+    }
+}
+
+/// The versions of the library and of the driver, or the reason why there is none. Gives up after some seconds.
+pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let (sender, receiver) = channel();
+    let name: OsString = trusted_nvml(library)?;
+    let ask = move || -> Result<NvmlVersions, NvmlError> {
+        let nvml = Library::builder().lib_path(&name).init()?;
+        Ok(NvmlVersions { library: nvml.sys_nvml_version()?, driver: nvml.sys_driver_version()? })
+    };
+    let asked = spawn(move || {
+        // the receiver is gone if it took too long
+        sender.send(ask()).ok();
+    });
+    asked.map_err(|e| format!("cannot start a thread: {e}"))?;
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(found) => found.map_err(|error| match error {
+            NvmlError::LibloadingError(error) => error.to_string(),
+            error => error.to_string(),
+        }),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_reading_has_no_gpus_but_keeps_the_error_counts() {
+        let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
+        let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
+        let shared = Shared { readings: readings.clone(), at: Some(Instant::now()), ..Shared::default() };
+        let nvml = Nvml { shared: Arc::new(Mutex::new(shared)) };
+        assert_eq!(nvml.readings(), readings);
+        lock(&nvml.shared).at = Instant::now().checked_sub(VALID_FOR);
+        assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
+        nvml.read_every(VALID_FOR);
+        assert_eq!(nvml.readings(), readings, "a longer interval makes readings valid for longer");
+    }
+
+    #[test]
+    fn a_waiting_thread_notices_a_shorter_interval_or_the_drop() {
+        let nvml = Nvml { shared: Arc::default() };
+        nvml.read_every(Duration::from_secs(3600));
+        let (weak, begun, mut waits) = (Arc::downgrade(&nvml.shared), Instant::now(), 0);
+        let due = until_due(&weak, begun, |until| {
+            assert!(until <= Instant::now() + MIN_INTERVAL, "a change is noticed only between waits");
+            waits += 1;
+            if waits == 3 {
+                nvml.read_every(Duration::ZERO);
+                thread::sleep(MIN_INTERVAL.saturating_sub(begun.elapsed()));
+            }
+        });
+        assert!(due && waits == 3, "{waits}");
+        nvml.read_every(Duration::from_secs(3600));
+        let mut nvml = Some(nvml);
+        assert!(!until_due(&weak, Instant::now(), |_| drop(nvml.take())));
+    }
+
+    #[test]
+    fn the_thread_blocks_all_signals_and_ours_does_not_change() {
+        let blocked = || {
+            let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+            let line =
+                status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap().trim().to_owned();
+            u64::from_str_radix(&line, 16).unwrap()
+        };
+        let (before, (sender, receiver)) = (blocked(), channel());
+        spawn(move || sender.send(blocked()).unwrap()).unwrap();
+        let ends: u64 =
+            [libc::SIGINT, libc::SIGTERM, libc::SIGHUP].map(|signal| 1_u64 << (signal - 1)).iter().sum();
+        assert_eq!(receiver.recv().unwrap() & ends, ends);
+        assert_eq!(blocked(), before);
+    }
+
+    #[test]
+    fn a_missing_library_is_reported_once_and_no_gpu_is_up() {
+        let nvml = Nvml::start(OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL).unwrap();
+        let start = Instant::now();
+        let trouble = loop {
+            match nvml.trouble() {
+                Some(trouble) => break trouble,
+                None => assert!(start.elapsed() < Duration::from_secs(60), "no reason was reported"),
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        assert!(trouble.starts_with("no NVML") && trouble.contains("libnvidia-ml-missing.so.9"), "{trouble}");
+        assert_eq!(nvml.trouble(), None);
+        assert_eq!(nvml.readings(), GpuReadings::default());
+        let why = nvml_versions(OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
+        assert!(why.contains("libnvidia-ml-missing.so.9"), "{why}");
+    }
+}

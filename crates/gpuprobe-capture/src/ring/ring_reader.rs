@@ -1,0 +1,178 @@
+//! Takes records out of the two BPF ring buffers and decodes them.
+
+use std::cell::RefCell;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::{Call, ProcessChange, ProcessEvent};
+use libbpf_rs::{Iter, IterOpts, Object, RingBuffer, RingBufferBuilder};
+
+use super::backlog::Backlog;
+use super::batch::Batch;
+use super::decoder::{Control, Decoder};
+use super::records::Records;
+use crate::error::CaptureError;
+use crate::wire::object_handles::{map_of, program_of};
+use crate::wire::{MapName, ProgramName, gp_call};
+
+/// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are
+/// written.
+pub(crate) const MAX_BATCH_CALLS: usize = 1 << 13;
+
+/// Bytes as they came out of the rings. Calls are copied out before the control ring is read, so that the record of a
+/// process is always known when its calls are decoded.
+#[derive(Debug, Default)]
+struct Pending {
+    calls: Records,
+    control: Records,
+}
+
+/// The reader of both rings.
+pub(crate) struct RingReader {
+    calls: RingBuffer<'static>,
+    control: RingBuffer<'static>,
+    pending: Rc<RefCell<Pending>>,
+    object: Rc<Object>,
+    pub(crate) decoder: Decoder,
+    /// Process events that are later than the last call taken, while more calls are left in the ring.
+    deferred: Vec<(ProcessKey, ProcessEvent)>,
+    /// Exited processes. Their last calls may still be in the ring.
+    exited: Vec<ProcessKey>,
+    backlog: Backlog,
+}
+
+impl RingReader {
+    pub(crate) fn open(object: Rc<Object>, decoder: Decoder) -> Result<Self, CaptureError> {
+        let pending = Rc::new(RefCell::new(Pending::default()));
+        let calls = ring(&object, MapName::Calls, {
+            let pending = Rc::clone(&pending);
+            move |bytes| pending.borrow_mut().calls.push(bytes)
+        })?;
+        let control = ring(&object, MapName::Control, {
+            let pending = Rc::clone(&pending);
+            move |bytes| pending.borrow_mut().control.push(bytes)
+        })?;
+        Ok(Self {
+            calls,
+            control,
+            pending,
+            object,
+            decoder,
+            deferred: Vec::new(),
+            exited: Vec::new(),
+            backlog: Backlog::default(),
+        })
+    }
+
+    /// Readable when the control ring has a record: processes wait for the answer to some of them.
+    fn control_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor belongs to the ring buffer, which lives as long as the borrow of self.
+        unsafe { BorrowedFd::borrow_raw(self.control.epoll_fd()) }
+    }
+
+    /// Readable when the ring of calls has passed its wake-up mark.
+    fn calls_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: as for `control_fd`.
+        unsafe { BorrowedFd::borrow_raw(self.calls.epoll_fd()) }
+    }
+
+    /// Waits for records, for one of the other descriptors, or for the timeout.
+    pub(crate) fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
+        let mut all = vec![self.control_fd(), self.calls_fd()];
+        all.extend_from_slice(others);
+        wait(&all, self.backlog.wait_at_most(timeout));
+    }
+
+    /// Waits for calls or for the timeout.
+    pub(crate) fn wait_for_calls(&self, timeout: Duration) {
+        wait(&[self.calls_fd()], self.backlog.wait_at_most(timeout));
+    }
+
+    /// Takes and decodes one batch. Also returns whether the ring of calls is empty now.
+    pub(crate) fn read(&mut self) -> Result<(Batch, bool), CaptureError> {
+        // limited: a paused process must not wait until a full ring is drained
+        let taken = self.calls.consume_raw_n(MAX_BATCH_CALLS);
+        if taken < 0 {
+            let source = libbpf_rs::Error::from_raw_os_error(-taken);
+            return Err(CaptureError::Bpf { what: "read the ring buffer of calls", source });
+        }
+        self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
+        let is_empty = usize::try_from(taken).is_ok_and(|taken| taken < MAX_BATCH_CALLS);
+        self.backlog.taken(is_empty);
+        let mut pending = self.pending.borrow_mut();
+        let mut batch = Batch { processes: std::mem::take(&mut self.deferred), ..Batch::default() };
+        for bytes in pending.control.iter() {
+            match self.decoder.control(bytes) {
+                Control::Process(key, process) => batch.processes.push((key, process)),
+                Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
+                Control::Hold(hold) => batch.holds.push(hold),
+                Control::Xid(xid) => batch.xids.push(xid),
+                Control::Undecodable => {}
+            }
+        }
+        batch.calls = self.decoder.calls(&pending.calls);
+        pending.calls.clear();
+        pending.control.clear();
+        drop(pending);
+        self.decoder.sites.recognise_waiting();
+        batch.stacks = self.decoder.sites.take_new_stacks();
+        Ok((batch, is_empty))
+    }
+
+    /// Takes the process events out of a batch that are later than its last call. The next batch has them.
+    pub(crate) fn defer_processes(&mut self, batch: &mut Batch) {
+        self.deferred = batch.take_later_processes();
+    }
+
+    /// Remembers the processes that exited in this batch, until their last calls have been read.
+    pub(crate) fn note_exits(&mut self, batch: &Batch) {
+        let exits = batch.processes.iter().filter(|(_, p)| p.change == ProcessChange::Exit);
+        self.exited.extend(exits.map(|(key, _)| *key));
+    }
+
+    /// The exited processes, to be forgotten when the ring is empty.
+    pub(crate) fn take_exited(&mut self) -> Vec<ProcessKey> {
+        std::mem::take(&mut self.exited)
+    }
+
+    /// Calls that are open now, of all threads, outer ones before those made inside them.
+    pub(crate) fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
+        let program = program_of(&self.object, ProgramName::OpenCalls)?;
+        let cannot = CaptureError::bpf("read open calls");
+        let link = program.attach_iter_with_opts(IterOpts::None).map_err(cannot)?;
+        let mut bytes = Vec::new();
+        let mut iterator = Iter::new(&link).map_err(CaptureError::bpf("read open calls"))?;
+        let read = iterator.read_to_end(&mut bytes).map_err(libbpf_rs::Error::from);
+        read.map_err(CaptureError::bpf("read open calls"))?;
+        Ok(bytes.chunks_exact(size_of::<gp_call>()).filter_map(|call| self.decoder.open_call(call)).collect())
+    }
+}
+
+fn ring(
+    object: &Object,
+    name: MapName,
+    mut take: impl FnMut(&[u8]) + 'static,
+) -> Result<RingBuffer<'static>, CaptureError> {
+    let map = map_of(object, name)?;
+    let mut builder = RingBufferBuilder::new();
+    let added = builder.add(&map, move |bytes: &[u8]| {
+        take(bytes);
+        0
+    });
+    added.map_err(CaptureError::bpf("open a ring buffer"))?;
+    builder.build().map_err(CaptureError::bpf("open a ring buffer"))
+}
+
+/// Waits until one of the descriptors is readable. Being interrupted counts as waking up.
+fn wait(descriptors: &[BorrowedFd<'_>], timeout: Duration) {
+    let mut polls: Vec<libc::pollfd> = descriptors
+        .iter()
+        .map(|fd| libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+    // SAFETY: the array is valid for its length during the call.
+    unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, milliseconds) };
+}

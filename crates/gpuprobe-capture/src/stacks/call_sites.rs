@@ -1,0 +1,469 @@
+//! The call sites of allocations. The BPF programs send unknown stacks under numbers; here they are unwound, and
+//! equal stacks get one site. The first number of a stack is the site, and all later numbers stand for it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gpuprobe_discover::{Stack, StackEnd};
+use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
+use gpuprobe_event::{Frame, SiteId};
+
+use super::site_tree::{Change, Learned, SiteTrees, Step};
+use crate::stacks::raw_stack::RawStack;
+use crate::stacks::resolver::Resolve;
+use crate::wire::{derived, gp_site, number};
+
+/// How many stacks of one process may turn out not to be learnable before no more are requested: each costs the
+/// program some microseconds.
+const MAX_UNLEARNABLE: u32 = 4096;
+/// How many stacks of a process are symbolized at its exit, if they were not before.
+const NAMED_AT_END: usize = 256;
+/// Rows that cannot change any more are folded after so many new numbers, and at this interval.
+const FOLD_AT: usize = 256;
+const FOLD_EVERY: Duration = Duration::from_secs(1);
+/// Incomplete stacks wait for so long, and in so many bytes, for a complete one from the same call site.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// What the return instruction pops off the stack.
+#[cfg(target_arch = "x86_64")]
+const POPPED_BY_RETURN: u64 = 8;
+#[cfg(not(target_arch = "x86_64"))]
+const POPPED_BY_RETURN: u64 = 0;
+
+#[derive(Debug)]
+struct SiteStack {
+    process: ProcessKey,
+    addresses: Arc<[u64]>,
+    frames: Option<Arc<[Frame]>>,
+    /// An event had its stack.
+    reported: bool,
+}
+
+/// An incomplete stack: it was cut, or the unwind information of its files was not read yet.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    process: ProcessKey,
+    raw: RawStack,
+    /// The frames that could be unwound.
+    addresses: Vec<u64>,
+}
+
+#[derive(Debug, Default)]
+struct ProcessSites {
+    by_stack: HashMap<Arc<[u64]>, SiteId>,
+    /// Numbers that stand for sites.
+    numbers: Vec<u32>,
+    unlearnable: u32,
+}
+
+/// One row of the table of sites.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SiteRow {
+    pub(crate) process: ProcessKey,
+    pub(crate) number: u32,
+    pub(crate) gpu: Option<u8>,
+    /// Its context was destroyed, and with it the memory that was live.
+    pub(crate) has_ended: bool,
+    pub(crate) counts: gp_site,
+}
+
+impl SiteRow {
+    /// Whether it cannot change any more: its context was destroyed, or it was made for a single allocation, whose
+    /// stack is known by another number, and which is freed.
+    fn is_final(&self, site: SiteId) -> bool {
+        self.has_ended || (self.number != site.0 && self.counts.live_allocations == 0)
+    }
+
+    fn memory(&self, site: SiteId) -> SiteMemory {
+        let counts = &self.counts;
+        let live = Held { live_bytes: counts.live_bytes, live_allocations: counts.live_allocations };
+        let (held, ended) = if self.has_ended { (Held::default(), live) } else { (live, Held::default()) };
+        SiteMemory {
+            process: self.process,
+            site,
+            gpu: self.gpu,
+            held,
+            allocations: counts.allocations,
+            allocated_bytes: counts.allocated_bytes,
+            ended_allocations: ended.live_allocations,
+            ended_bytes: ended.live_bytes,
+        }
+    }
+}
+
+type Sums = HashMap<(ProcessKey, SiteId, Option<u8>), SiteMemory>;
+
+fn add(sums: &mut Sums, row: SiteMemory) {
+    let sum = sums.entry((row.process, row.site, row.gpu)).or_insert(SiteMemory {
+        held: Held::default(),
+        allocations: 0,
+        allocated_bytes: 0,
+        ended_allocations: 0,
+        ended_bytes: 0,
+        ..row
+    });
+    sum.held.live_bytes = sum.held.live_bytes.wrapping_add(row.held.live_bytes);
+    sum.held.live_allocations = sum.held.live_allocations.wrapping_add(row.held.live_allocations);
+    sum.allocations += row.allocations;
+    sum.allocated_bytes += row.allocated_bytes;
+    sum.ended_allocations += row.ended_allocations;
+    sum.ended_bytes += row.ended_bytes;
+}
+
+/// All call sites.
+#[derive(Debug)]
+pub(crate) struct CallSites {
+    trees: SiteTrees,
+    stacks: HashMap<SiteId, SiteStack>,
+    /// The sites of numbers that are no sites themselves.
+    same: HashMap<u32, SiteId>,
+    processes: HashMap<ProcessKey, ProcessSites>,
+    /// Rows that were removed from the table because they cannot change any more.
+    folded_sums: Sums,
+    /// Numbers that came since the last fold, and when that was.
+    unfolded: usize,
+    folded: Instant,
+    /// Stacks since the last `take_new_stacks`.
+    new_stacks: usize,
+    waiting: Vec<Waiting>,
+    waiting_bytes: usize,
+    lost: u64,
+}
+
+impl CallSites {
+    pub(crate) fn new(max_nodes: u32) -> Self {
+        Self {
+            trees: SiteTrees::new(max_nodes),
+            stacks: HashMap::new(),
+            same: HashMap::new(),
+            processes: HashMap::new(),
+            folded_sums: Sums::new(),
+            unfolded: 0,
+            folded: Instant::now(),
+            new_stacks: 0,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            lost: 0,
+        }
+    }
+
+    /// Recognises a stack that the BPF programs did not know when they sent it, but that is known by now: its number
+    /// stands for that site. While one stack is unwound, many others from the same call site may come.
+    pub(crate) fn recognise(&mut self, process: ProcessKey, raw: &RawStack) -> bool {
+        let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
+        let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
+        let Some(site) = self.trees.find(process, raw.ip, word) else { return false };
+        self.count(process, raw.id as u32, site);
+        true
+    }
+
+    /// Tries again to recognise incomplete stacks.
+    pub(crate) fn recognise_waiting(&mut self) {
+        self.settle_waiting(|waiting| waiting.since.elapsed() >= PATIENCE);
+    }
+
+    /// Incomplete stacks that are given up get a site for the frames that are known.
+    fn settle_waiting(&mut self, is_given_up: impl Fn(&Waiting) -> bool) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let bytes = waiting.raw.bytes.len();
+            if self.recognise(waiting.process, &waiting.raw) {
+                self.waiting_bytes -= bytes;
+            } else if !is_given_up(&waiting) {
+                self.waiting.push(waiting);
+            } else {
+                self.waiting_bytes -= bytes;
+                if bytes == number::STACK_PART {
+                    self.lost += 1;
+                } else {
+                    self.add_stack(waiting.process, waiting.raw.id as u32, &waiting.addresses);
+                }
+            }
+        }
+    }
+
+    /// How many incomplete stacks could not be recognised.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    fn count(&mut self, process: ProcessKey, number: u32, site: SiteId) {
+        self.unfolded += 1;
+        self.new_stacks += 1;
+        if site.0 != number {
+            self.same.insert(number, site);
+            self.processes.entry(process).or_default().numbers.push(number);
+        }
+    }
+
+    /// Learns a new stack.
+    pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+        let is_cut = [derived::SHORT_STACK, number::STACK_PART].contains(&raw.bytes.len());
+        if stack.end == StackEnd::NotYet || (stack.end == StackEnd::CopyEnds && is_cut) {
+            return self.wait(process, raw, stack);
+        }
+        let site = self.add_stack(process, raw.id as u32, &stack.addresses);
+        let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
+        let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
+        let learned = self.trees.learn(process, raw.ip, &steps(stack, bottom), site, word);
+        match learned {
+            Learned::Yes => {}
+            Learned::NeedsMore | Learned::NotPossible => {
+                let known = self.processes.entry(process).or_default();
+                known.unlearnable += 1;
+                if known.unlearnable >= MAX_UNLEARNABLE {
+                    self.trees.stop_stacks(process);
+                }
+            }
+            Learned::Full => self.trees.stop_stacks(process),
+        }
+    }
+
+    fn wait(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+        self.new_stacks += 1;
+        if self.waiting_bytes + raw.bytes.len() > MAX_WAITING_BYTES {
+            self.lost += 1;
+            return;
+        }
+        self.waiting_bytes += raw.bytes.len();
+        let addresses = stack.addresses.clone();
+        self.waiting.push(Waiting { since: Instant::now(), process, raw: raw.clone(), addresses });
+    }
+
+    /// The site of a stack: this number, if the stack is new.
+    fn add_stack(&mut self, process: ProcessKey, number: u32, addresses: &[u64]) -> SiteId {
+        let known = self.processes.entry(process).or_default();
+        let addresses: Arc<[u64]> = Arc::from(addresses);
+        let site = *known.by_stack.entry(Arc::clone(&addresses)).or_insert(SiteId(number));
+        if site.0 == number {
+            self.stacks.insert(site, SiteStack { process, addresses, frames: None, reported: false });
+        }
+        self.count(process, number, site);
+        site
+    }
+
+    /// How many stacks came since the last call.
+    pub(crate) fn take_new_stacks(&mut self) -> usize {
+        std::mem::take(&mut self.new_stacks)
+    }
+
+    /// What must be written to the BPF maps.
+    pub(crate) fn take_changes(&mut self) -> Vec<Change> {
+        self.trees.take_changes()
+    }
+
+    /// The site that a number stands for; unknown if its stack never came.
+    pub(crate) fn site(&self, number: u32) -> SiteId {
+        let own = SiteId(number);
+        match self.same.get(&number) {
+            Some(site) => *site,
+            None if self.stacks.contains_key(&own) => own,
+            None => SiteId::UNKNOWN,
+        }
+    }
+
+    /// The stack of a site, innermost frame first.
+    pub(crate) fn frames(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Arc<[Frame]> {
+        let Some(stack) = self.stacks.get_mut(&site) else { return Arc::from([]) };
+        let frames =
+            stack.frames.get_or_insert_with(|| resolve.frames(stack.process.tgid, &stack.addresses).into());
+        Arc::clone(frames)
+    }
+
+    /// Whether no event has had the stack of this site yet. The caller uses it now.
+    pub(crate) fn is_first(&mut self, site: SiteId) -> bool {
+        self.stacks.get_mut(&site).is_some_and(|stack| !std::mem::replace(&mut stack.reported, true))
+    }
+
+    /// Symbolizes the stacks of a process that exits, while its files are known. Counts stay.
+    pub(crate) fn end(&mut self, process: ProcessKey, resolve: &mut dyn Resolve) {
+        self.settle_waiting(|waiting| waiting.process == process);
+        let Some(known) = self.processes.get(&process) else { return };
+        let sites: Vec<SiteId> = known.by_stack.values().copied().take(NAMED_AT_END).collect();
+        for site in sites {
+            self.frames(site, resolve);
+        }
+        self.trees.forget(process);
+    }
+
+    /// Forgets exited processes for good.
+    pub(crate) fn forget(&mut self, exited: &HashSet<ProcessKey>) {
+        for process in exited {
+            self.trees.forget(*process);
+            let Some(known) = self.processes.remove(process) else { continue };
+            for site in known.by_stack.values() {
+                self.stacks.remove(site);
+            }
+            for number in &known.numbers {
+                self.same.remove(number);
+            }
+        }
+        if !exited.is_empty() {
+            self.folded_sums.retain(|(process, ..), _| !exited.contains(process));
+        }
+    }
+
+    /// All counts since the start, a row for each process, site and GPU.
+    pub(crate) fn sum(&self, rows: &[SiteRow]) -> Vec<SiteMemory> {
+        let mut sums = self.folded_sums.clone();
+        for row in rows {
+            add(&mut sums, row.memory(self.site(row.number)));
+        }
+        let mut all: Vec<_> = sums.into_values().collect();
+        all.sort_unstable_by_key(|row| (row.process, row.site, row.gpu));
+        all
+    }
+
+    /// Whether it is time to fold rows.
+    pub(crate) fn should_fold(&self) -> bool {
+        // destroyed contexts leave rows behind as well
+        self.unfolded >= FOLD_AT || self.folded.elapsed() >= FOLD_EVERY
+    }
+
+    /// Whether a row can be removed from the table.
+    pub(crate) fn is_final(&self, row: &SiteRow) -> bool {
+        let site = self.site(row.number);
+        // the stack of an unknown number may still come
+        let may_come = site == SiteId::UNKNOWN && row.number != 0;
+        row.is_final(site) && !may_come
+    }
+
+    /// Keeps the counts of a row that was removed.
+    pub(crate) fn fold(&mut self, row: &SiteRow) {
+        let memory = row.memory(self.site(row.number));
+        add(&mut self.folded_sums, memory);
+    }
+
+    /// Notes that rows were folded.
+    pub(crate) fn note_folded(&mut self) {
+        self.unfolded = 0;
+        self.folded = Instant::now();
+    }
+}
+
+/// The return addresses after the first, up to the first whose position on the stack is not known.
+fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
+    let outer = stack.addresses.iter().zip(&stack.slots).skip(1);
+    outer
+        .map_while(|(address, slot)| {
+            let distance = u32::try_from((*slot)?.checked_sub(bottom)?).ok()?;
+            Some(Step { distance, address: *address })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::Tgid;
+
+    use super::*;
+
+    const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
+    const SP: u64 = 0x7000;
+
+    /// The stack of a call that returns to 5, in a function that returns to `outer`, with `bytes` of it copied.
+    fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
+        let mut copy = vec![0; bytes];
+        copy[16..24].copy_from_slice(&outer.to_le_bytes());
+        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, bytes: copy };
+        let slots = vec![None, Some(SP + 16)];
+        (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
+    }
+
+    fn learn(sites: &mut CallSites, number: u32, outer: u64) {
+        let (raw, stack) = sent(number, outer, 64);
+        sites.learn(PROCESS, &raw, &stack);
+    }
+
+    fn row(number: u32, allocations: u64, live: u64) -> SiteRow {
+        let counts = gp_site {
+            live_bytes: 100 * live,
+            live_allocations: live,
+            allocations,
+            allocated_bytes: 100 * allocations,
+        };
+        SiteRow { process: PROCESS, number, gpu: Some(0), has_ended: false, counts }
+    }
+
+    #[test]
+    fn numbers_of_equal_stacks_are_one_site_and_their_rows_one_sum() {
+        let mut sites = CallSites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
+            learn(&mut sites, number, outer);
+        }
+        assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
+        let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
+        let reported: Vec<_> =
+            sums.iter().map(|s| (s.site.0, s.allocations, s.held.live_allocations)).collect();
+        assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "unknown numbers are one site");
+    }
+
+    #[test]
+    fn folded_rows_add_up_as_before() {
+        let mut sites = CallSites::new(1000);
+        (1..=3).for_each(|number| learn(&mut sites, number, 50));
+        let ended_row = SiteRow { has_ended: true, ..row(1, 4, 2) };
+        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), ended_row, row(9, 1, 0)];
+        let before = sites.sum(&rows);
+        assert_eq!(rows.map(|row| sites.is_final(&row)), [false, true, false, true, false]);
+        rows.iter()
+            .filter(|row| sites.is_final(row))
+            .copied()
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|row| sites.fold(row));
+        assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
+        assert_eq!((before[1].ended_allocations, before[1].ended_bytes), (2, 200));
+        sites.forget(&HashSet::from([PROCESS]));
+        assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
+    }
+
+    /// As if they had waited for too long.
+    fn give_up_waiting(sites: &mut CallSites) {
+        sites.settle_waiting(|_| true);
+    }
+
+    #[test]
+    fn a_cut_stack_is_recognised_if_its_site_is_known_and_lost_otherwise() {
+        let mut sites = CallSites::new(1000);
+        for (number, outer) in [(1, 50), (2, 60)] {
+            let (raw, stack) = sent(number, outer, number::STACK_PART);
+            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack });
+        }
+        learn(&mut sites, 3, 50);
+        assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
+        assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
+        sites.recognise_waiting();
+        assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "a complete stack may still come");
+        give_up_waiting(&mut sites);
+        assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
+        assert_eq!((sites.lost(), sites.waiting_bytes), (1, 0));
+    }
+
+    #[test]
+    fn an_incomplete_stack_is_not_taken_for_a_complete_one() {
+        for end in [StackEnd::CopyEnds, StackEnd::NotYet] {
+            let mut sites = CallSites::new(1000);
+            let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
+            let cut = Stack { end, addresses: vec![5], ..stack.clone() };
+            sites.learn(PROCESS, &raw, &cut);
+            sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut);
+            assert!(!sites.recognise(PROCESS, &raw));
+            sites.learn(PROCESS, &RawStack { id: 3, ..raw.clone() }, &stack);
+            sites.recognise_waiting();
+            assert_eq!([1, 2, 3].map(|number| sites.site(number).0), [3, 3, 3], "{end:?}");
+        }
+    }
+
+    #[test]
+    fn a_stack_that_stays_incomplete_has_a_site_of_its_known_frames() {
+        let mut sites = CallSites::new(1000);
+        let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack });
+        give_up_waiting(&mut sites);
+        assert_eq!((sites.site(1), sites.lost()), (SiteId(1), 0));
+        assert_eq!(&*sites.stacks[&SiteId(1)].addresses, [5]);
+    }
+}

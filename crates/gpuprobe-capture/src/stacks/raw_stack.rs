@@ -1,0 +1,126 @@
+//! Copies of stacks, as the BPF programs send them.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::wire::{from_bytes, gp_stack_record};
+
+/// The copied stack of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RawStack {
+    /// The call that it belongs to.
+    pub(crate) id: u64,
+    /// Where the call returns to.
+    pub(crate) ip: u64,
+    pub(crate) sp: u64,
+    pub(crate) fp: u64,
+    pub(crate) lr: u64,
+    /// The memory from `sp` on.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl RawStack {
+    /// From a record of the ring. Return addresses that return probes had replaced are restored.
+    pub(crate) fn from_record(record: &[u8]) -> Option<Self> {
+        let raw: gp_stack_record = from_bytes(record);
+        let bytes = record.get(size_of::<gp_stack_record>()..)?.get(..raw.length as usize)?;
+        let mut stack = Self {
+            id: raw.id,
+            ip: raw.instruction_pointer,
+            sp: raw.stack_pointer,
+            fp: raw.frame_pointer,
+            lr: raw.link_register,
+            bytes: bytes.to_vec(),
+        };
+        for patch in raw.patch.iter().take(usize::from(raw.patches)) {
+            stack.patch(patch.slot, patch.address);
+        }
+        Some(stack)
+    }
+
+    fn patch(&mut self, slot: u64, address: u64) {
+        let word = self.range(slot).and_then(|range| self.bytes.get_mut(range));
+        if let Some(word) = word {
+            word.copy_from_slice(&address.to_le_bytes());
+        }
+    }
+
+    /// The word at an address of the process, if it was copied.
+    pub(crate) fn word(&self, address: u64) -> Option<u64> {
+        let bytes = self.bytes.get(self.range(address)?)?;
+        bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
+    }
+
+    fn range(&self, address: u64) -> Option<Range<usize>> {
+        let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
+        Some(offset..offset.checked_add(8)?)
+    }
+}
+
+/// Stacks whose calls have not come yet. A stack comes before its call, and records of other threads may be between
+/// them.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingStacks(VecDeque<RawStack>);
+
+impl WaitingStacks {
+    /// More than there are threads between a stack and its call; older stacks lost their call.
+    const MAX: usize = 256;
+
+    pub(crate) fn add(&mut self, stack: Option<RawStack>) {
+        if self.0.len() >= Self::MAX {
+            self.0.pop_front();
+        }
+        self.0.extend(stack);
+    }
+
+    /// Takes the stack of a call.
+    pub(crate) fn take(&mut self, id: u64) -> Option<RawStack> {
+        let at = self.0.iter().rposition(|stack| stack.id == id)?;
+        self.0.remove(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{as_bytes, gp_stack_record, number};
+
+    #[test]
+    fn replaced_return_addresses_are_restored() {
+        let trampoline = [0x7fff_ffff_e000u64, 5, 0x7fff_ffff_e000];
+        let mut raw = gp_stack_record {
+            kind: number::RECORD_STACK,
+            id: 7,
+            stack_pointer: 0x1000,
+            length: 24,
+            patches: 3,
+            ..gp_stack_record::default()
+        };
+        // the third is outside of the copy
+        for (i, (slot, address)) in [(0x1010, 33), (0x1000, 11), (0x5000, 1)].into_iter().enumerate() {
+            raw.patch[i].slot = slot;
+            raw.patch[i].address = address;
+        }
+        let mut record = as_bytes(&raw).to_vec();
+        trampoline.iter().for_each(|word| record.extend(word.to_le_bytes()));
+        let stack = RawStack::from_record(&record).unwrap();
+        let words: Vec<_> =
+            stack.bytes.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+        assert_eq!((stack.id, words), (7, vec![11, 5, 33]));
+        record.truncate(record.len() - 1);
+        assert_eq!(RawStack::from_record(&record), None, "shorter than its header says");
+    }
+
+    #[test]
+    fn stacks_wait_for_their_calls() {
+        let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let mut waiting = WaitingStacks::default();
+        for id in [7, 8, 9] {
+            waiting.add(Some(stack(id)));
+        }
+        waiting.add(None);
+        assert_eq!([7, 9, 9, 8].map(|id| waiting.take(id).map(|s| s.id)), [Some(7), Some(9), None, Some(8)]);
+        (0..1000).for_each(|id| waiting.add(Some(stack(id))));
+        assert_eq!((waiting.0.len(), waiting.take(743), waiting.take(744)), (256, None, Some(stack(744))));
+    }
+}

@@ -1,0 +1,125 @@
+//! Resolves addresses of processes to names and stacks.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use gpuprobe_discover::{Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
+use gpuprobe_event::{Frame, Tgid};
+
+use crate::stacks::raw_stack::RawStack;
+
+const PROC: &str = "/proc";
+const LONGEST_TEXT: usize = 4096;
+
+/// Resolves addresses of running processes.
+pub(crate) trait Resolve: Debug {
+    /// Reads the mappings of a process at its first call. It may exit soon.
+    fn observe(&mut self, tgid: Tgid);
+    /// The name of the function at an address.
+    fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
+    /// The return addresses of a stack, innermost first.
+    fn unwind(&mut self, tgid: Tgid, stack: &RawStack) -> Stack;
+    /// The frames of return addresses.
+    fn frames(&mut self, tgid: Tgid, addresses: &[u64]) -> Vec<Frame>;
+    /// A word of its memory.
+    fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64>;
+    /// A text in its memory.
+    fn text(&mut self, tgid: Tgid, address: u64) -> Option<String>;
+    /// Forgets an exited process.
+    fn forget(&mut self, tgid: Tgid);
+}
+
+/// Resolves by the files that a process has mapped.
+#[derive(Debug)]
+pub(crate) struct FileResolver {
+    symbols: Symbolizer,
+    unwinder: Unwinder,
+    /// Whether anything will be resolved at all.
+    is_needed: bool,
+}
+
+impl FileResolver {
+    pub(crate) fn new(is_needed: bool) -> Self {
+        Self { symbols: Symbolizer::new(), unwinder: Unwinder::new(), is_needed }
+    }
+}
+
+impl Resolve for FileResolver {
+    fn observe(&mut self, tgid: Tgid) {
+        if self.is_needed {
+            self.unwinder.observe(Path::new(PROC), tgid.0);
+        }
+    }
+
+    fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String> {
+        // as a return address behind the first byte: these are resolved with the recorded mappings, also after the
+        // process has exited
+        let behind = address.wrapping_add(1);
+        let frame = self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, &[behind]).pop()?;
+        // an address inside a function is not its handle
+        frame.function.filter(|_| frame.offset == 1)
+    }
+
+    fn unwind(&mut self, tgid: Tgid, stack: &RawStack) -> Stack {
+        let registers = Registers { ip: stack.ip, sp: stack.sp, fp: stack.fp, lr: stack.lr };
+        self.unwinder.unwind(Path::new(PROC), tgid.0, registers, &stack.bytes)
+    }
+
+    fn frames(&mut self, tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
+        self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, addresses)
+    }
+
+    fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64> {
+        let word = memory(&memory_of(tgid), address, 8).ok()?;
+        Some(u64::from_le_bytes(word.try_into().ok()?))
+    }
+
+    fn text(&mut self, tgid: Tgid, address: u64) -> Option<String> {
+        // the read may end where the mapping ends
+        let bytes = memory(&memory_of(tgid), address, LONGEST_TEXT).ok()?;
+        let end = bytes.iter().position(|b| *b == 0);
+        // a longer text is cut where the BPF programs cut; one without an end is invalid
+        let end = end.or((bytes.len() == LONGEST_TEXT).then_some(LONGEST_TEXT - 1))?;
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+
+    fn forget(&mut self, tgid: Tgid) {
+        self.unwinder.forget(tgid.0);
+    }
+}
+
+/// The memory of a process. Reading it also loads pages that are not present; BPF programs can read only present
+/// ones.
+fn memory_of(tgid: Tgid) -> PathBuf {
+    Path::new(PROC).join(tgid.to_string()).join("mem")
+}
+
+/// Resolves nothing and reads no memory.
+#[derive(Debug)]
+pub(crate) struct NoResolver;
+
+impl Resolve for NoResolver {
+    fn observe(&mut self, _tgid: Tgid) {}
+
+    fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
+        None
+    }
+
+    fn unwind(&mut self, _tgid: Tgid, stack: &RawStack) -> Stack {
+        Stack { addresses: vec![stack.ip], slots: vec![None], end: StackEnd::Complete }
+    }
+
+    fn frames(&mut self, _tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {
+        addresses.iter().map(|address| Frame { address: *address, ..Frame::default() }).collect()
+    }
+
+    fn word(&mut self, _tgid: Tgid, _address: u64) -> Option<u64> {
+        None
+    }
+
+    fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
+        Some(format!("text_at_{address:x}"))
+    }
+
+    fn forget(&mut self, _tgid: Tgid) {}
+}

@@ -1,0 +1,235 @@
+//! Reads the tables of the BPF programs, and removes the rows of exited processes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gpuprobe_event::counters::{
+    Allocation, CallCounts, ContextMemory, FailureCounts, LaunchCounts, ProcessKey, ProcessMemory, ToldGpu,
+    WorkRows,
+};
+use gpuprobe_event::driver::Version;
+use gpuprobe_event::{Losses, SiteId, UnifiedTotals, UnifiedUse};
+use libbpf_rs::{Map, MapCore, MapFlags, Object};
+
+use super::exited_rows::{self, Rows};
+use super::gpu_ops::{self, Launched};
+use super::indexed_table::IndexedTable;
+use super::process_filter::ProcessFilter;
+use super::process_rows::{remove_of, remove_physical};
+use super::range_sweeper::RangeSweeper;
+use super::{call_counts, memory_tables, unified_memory};
+use crate::error::CaptureError;
+use crate::load::collect::CountedOps;
+use crate::wire::object_handles::map_of;
+use crate::wire::{MapName, from_bytes, gp_context_key, gp_failure_key, gp_launch_key, gp_live_key};
+
+/// Finds the name of a CUDA kernel by the handle with which a process launches it.
+pub(crate) type NameKernel<'a> = &'a mut dyn FnMut(ProcessKey, u64) -> Option<Arc<str>>;
+
+/// The tables of the loaded object.
+pub(crate) struct TableReader {
+    object: Rc<Object>,
+    pub(crate) counted: CountedOps,
+    /// Whether memory is counted by call site.
+    pub(crate) has_sites: bool,
+    /// Site tree entries for which the maps had no room.
+    pub(crate) refused_sites: u64,
+    /// The word of kernel handles that the BPF programs read now.
+    name_word: u16,
+    sweeper: RangeSweeper,
+}
+
+impl TableReader {
+    pub(crate) fn new(object: Rc<Object>, counted: CountedOps, has_sites: bool) -> Self {
+        Self { object, counted, has_sites, refused_sites: 0, name_word: 0, sweeper: RangeSweeper::default() }
+    }
+
+    pub(crate) fn map(&self, name: MapName) -> Result<Map<'_>, CaptureError> {
+        map_of(&self.object, name)
+    }
+
+    fn indexed(
+        &self,
+        index: MapName,
+        rows: MapName,
+        unused: MapName,
+    ) -> Result<IndexedTable<'_>, CaptureError> {
+        Ok(IndexedTable { index: self.map(index)?, rows: self.map(rows)?, unused: self.map(unused)? })
+    }
+
+    fn count_rows(&self) -> Result<IndexedTable<'_>, CaptureError> {
+        self.indexed(MapName::Counts, MapName::CountRows, MapName::UnusedCounts)
+    }
+
+    fn process_rows(&self) -> Result<IndexedTable<'_>, CaptureError> {
+        self.indexed(MapName::Processes, MapName::MemoryRows, MapName::UnusedMemory)
+    }
+
+    pub(crate) fn context_rows(&self) -> Result<IndexedTable<'_>, CaptureError> {
+        self.indexed(MapName::Contexts, MapName::ContextRows, MapName::UnusedContexts)
+    }
+
+    fn stream_rows(&self) -> Result<IndexedTable<'_>, CaptureError> {
+        self.indexed(MapName::Streams, MapName::StreamRows, MapName::UnusedStreams)
+    }
+
+    /// Writes which word of kernel handles the BPF programs read, if it has changed.
+    pub(crate) fn write_name_word(&mut self, word: u16) -> Result<(), CaptureError> {
+        if word != self.name_word {
+            self.map(MapName::NameWord)?
+                .update(&0u32.to_ne_bytes(), &u32::from(word).to_ne_bytes(), MapFlags::ANY)
+                .map_err(CaptureError::bpf("write the position of kernel names"))?;
+        }
+        self.name_word = word;
+        Ok(())
+    }
+
+    pub(crate) fn losses(&self) -> Result<Losses, CaptureError> {
+        call_counts::losses(&self.map(MapName::Losses)?)
+    }
+
+    pub(crate) fn counts(&self) -> Result<Vec<CallCounts>, CaptureError> {
+        call_counts::counts(&self.count_rows()?)
+    }
+
+    pub(crate) fn failures(&self) -> Result<Vec<FailureCounts>, CaptureError> {
+        call_counts::failures(&self.map(MapName::Failures)?, &self.process_rows()?)
+    }
+
+    pub(crate) fn memory(&self) -> Result<(Vec<ProcessMemory>, Vec<ContextMemory>), CaptureError> {
+        memory_tables::memory(&self.process_rows()?, &self.context_rows()?)
+    }
+
+    pub(crate) fn identities(&self) -> Result<Vec<ToldGpu>, CaptureError> {
+        memory_tables::identities(&self.map(MapName::Identities)?)
+    }
+
+    pub(crate) fn allocations(&self, site: impl Fn(u32) -> SiteId) -> Result<Vec<Allocation>, CaptureError> {
+        let (live, physical) = (self.map(MapName::Live)?, self.map(MapName::Physical)?);
+        memory_tables::allocations(&live, &self.context_rows()?, &physical, site)
+    }
+
+    fn read_launches(
+        &self,
+        filter: ProcessFilter<'_>,
+        name_of: NameKernel<'_>,
+    ) -> Result<Launched, CaptureError> {
+        let mut launched = Launched::default();
+        let table = self.indexed(MapName::Launches, MapName::LaunchRows, MapName::UnusedLaunches)?;
+        filter.each(&table, |key: gp_launch_key, row| launched.add(&key, from_bytes(row)))?;
+        for row in launched.rows.values_mut() {
+            row.kernel = name_of(row.process, row.handle);
+        }
+        Ok(launched)
+    }
+
+    pub(crate) fn launches(&self, name_of: NameKernel<'_>) -> Result<Vec<LaunchCounts>, CaptureError> {
+        if !self.counted.launch_rows() {
+            return Ok(Vec::new());
+        }
+        Ok(self.read_launches(ProcessFilter::All, name_of)?.rows.into_values().collect())
+    }
+
+    /// The counts of GPU operations. `version` is that of the NVIDIA kernel module, and names its commands.
+    pub(crate) fn gpu_ops(
+        &self,
+        filter: ProcessFilter<'_>,
+        name_of: NameKernel<'_>,
+        version: Version,
+    ) -> Result<WorkRows, CaptureError> {
+        let mut rows = WorkRows::default();
+        if !self.counted.rows {
+            return Ok(rows);
+        }
+        if self.counted.launches {
+            let Launched { rows: launches, calls } = self.read_launches(filter, name_of)?;
+            rows.launches = launches.into_values().collect();
+            rows.calls = calls.into_values().collect();
+        }
+        if self.counted.copies {
+            rows.copies = gpu_ops::copies(&self.map(MapName::Copies)?, filter)?;
+        }
+        if self.counted.launches || self.counted.copies {
+            rows.graphs = gpu_ops::graphs(&self.map(MapName::GraphCounts)?, filter)?;
+            rows.gaps = gpu_ops::gaps(&self.stream_rows()?, filter)?;
+        }
+        if self.counted.device_calls {
+            rows.commands = gpu_ops::commands(&self.map(MapName::Commands)?, filter, version)?;
+            rows.unified = unified_memory::unified(&self.map(MapName::Unified)?, filter)?;
+        }
+        Ok(rows)
+    }
+
+    pub(crate) fn unified(&self) -> Result<Vec<UnifiedUse>, CaptureError> {
+        if !self.counted.device_calls {
+            return Ok(Vec::new());
+        }
+        let mut by_pid: BTreeMap<u32, UnifiedTotals> = BTreeMap::new();
+        for (key, totals) in unified_memory::unified(&self.map(MapName::Unified)?, ProcessFilter::All)? {
+            by_pid.entry(key.tgid.0).or_default().add(&totals);
+        }
+        Ok(by_pid.into_iter().map(|(pid, totals)| UnifiedUse { pid, totals }).collect())
+    }
+
+    /// Removes the rows of exited processes and returns them, without those of call sites.
+    pub(crate) fn take_rows(
+        &mut self,
+        exited: &HashSet<ProcessKey>,
+        name_of: NameKernel<'_>,
+        version: Version,
+    ) -> Result<Rows, CaptureError> {
+        for name in [MapName::Addresses, MapName::Primaries, MapName::Identities] {
+            remove_of::<gp_context_key>(&self.map(name)?, exited)?;
+        }
+        // read first: some failures are counted in the process rows that are removed next
+        let mut failures = self.failures()?;
+        failures.retain(|row| exited.contains(&row.process));
+        let tables = (&self.count_rows()?, &self.process_rows()?, &self.context_rows()?);
+        let rows = exited_rows::take_rows(tables.0, tables.1, tables.2, exited)?;
+        let work = self.gpu_ops(ProcessFilter::Exited(exited), name_of, version)?;
+        self.forget_graphs(exited)?;
+        remove_of::<gp_failure_key>(&self.map(MapName::Failures)?, exited)?;
+        Ok(Rows { work, failures, ..rows })
+    }
+
+    /// Removes the live allocations of exited processes, and returns how many there were.
+    pub(crate) fn release_memory(&mut self, exited: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
+        let live = remove_of::<gp_live_key>(&self.map(MapName::Live)?, exited)?;
+        for name in [MapName::Handles, MapName::Mapped] {
+            remove_of::<gp_live_key>(&self.map(name)?, exited)?;
+        }
+        self.release_ranges(exited)?;
+        Ok(live + remove_physical(&self.map(MapName::Physical)?, exited)?)
+    }
+
+    /// Removes the streams and graphs of exited processes where no rows are read of them.
+    pub(crate) fn forget_streams(&mut self, exited: &[ProcessKey]) -> Result<(), CaptureError> {
+        if self.counted.rows || exited.is_empty() {
+            return Ok(());
+        }
+        let exited = exited.iter().copied().collect();
+        self.stream_rows()?.take(&exited, |_: gp_live_key, _| {})?;
+        self.forget_graphs(&exited)?;
+        self.release_ranges(&exited)
+    }
+
+    fn forget_graphs(&self, exited: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
+        if self.counted.launches || self.counted.copies {
+            for name in [MapName::Recorded, MapName::Graphs, MapName::Execs, MapName::Nodes] {
+                remove_of::<gp_live_key>(&self.map(name)?, exited)?;
+            }
+            remove_of::<gp_context_key>(&self.map(MapName::Captures)?, exited)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the address ranges that exited processes had allocated.
+    fn release_ranges(&mut self, exited: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
+        if self.counted.copies {
+            let ranges = map_of(&self.object, MapName::Ranges)?;
+            self.sweeper.sweep(&ranges, exited.clone())?;
+        }
+        Ok(())
+    }
+}
