@@ -162,7 +162,7 @@ fn lockdown(text: &str) -> Check {
 }
 
 /// Whether BPF may write to the memory of processes, which needs `CAP_SYS_ADMIN` and no lockdown. It is used for one
-/// thing: to restore a return address that the Linux kernel has replaced (`bpf/returns.bpf.h`).
+/// thing: to restore a return address that the Linux kernel has replaced (`bpf/core/return_safety.bpf.h`).
 pub(crate) fn may_write_back() -> bool {
     static MAY: LazyLock<bool> = LazyLock::new(|| {
         // SAFETY: asks the Linux kernel whether it accepts a program of two instructions; there is nothing to point

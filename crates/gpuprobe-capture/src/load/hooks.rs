@@ -38,7 +38,7 @@ impl KernelHook {
     }
 }
 
-/// The most tracepoints at once: as many programs as `tracepoint.bpf.h` has.
+/// The most tracepoints at once: as many programs as `bpf/linux/linux_tracepoints.bpf.h` has.
 pub const MOST_TRACEPOINTS: usize = ProgramName::TRACEPOINT.len();
 
 /// A tracepoint to attach to. The rows of those that are not refused are contiguous.

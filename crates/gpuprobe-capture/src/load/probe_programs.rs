@@ -34,7 +34,7 @@ impl UprobeKind {
 }
 
 /// The programs of a tier, and how each is attached. Entries come first, because they make returns safe
-/// (`bpf/returns.bpf.h`). Calls that begin before all programs are attached are not observed.
+/// (`bpf/core/return_safety.bpf.h`). Calls that begin before all programs are attached are not observed.
 pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(ProgramName, UprobeKind)] {
     match (tier, bare) {
         (Tier::Session | Tier::Multi, true) if entry_only => {

@@ -20,7 +20,7 @@ use crate::load::second_object::{load_programs, open_again};
 use crate::wire::ProgramName;
 use crate::wire::object_handles::open_programs;
 
-/// The most functions that can have fentry programs: as many pairs as `kernel.bpf.h` has.
+/// The most functions that can have fentry programs: as many pairs as `bpf/linux/linux_functions.bpf.h` has.
 const MAX_FENTRY: usize = ProgramName::TRACED_ENTRY.len();
 /// The most functions that are probed by perf events, because detaching each takes a tenth of a second.
 const MAX_PERF_KPROBES: usize = 64;

@@ -91,7 +91,7 @@ pub(crate) struct AttachOptions {
     pub(crate) library: LibraryNumber,
     /// The GPU operations that are counted.
     pub(crate) counted: CountedOps,
-    /// Whether a return probe can be prepared on whatever stack a call is made: see `bpf/returns.bpf.h`.
+    /// Whether a return probe can be prepared on whatever stack a call is made: see `bpf/core/return_safety.bpf.h`.
     pub(crate) may_always_return: bool,
 }
 
