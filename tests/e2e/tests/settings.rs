@@ -113,7 +113,7 @@ fn a_file_of_settings_is_read_again_and_a_wrong_one_changes_nothing() {
     fs::write(&config, "display_interval = 1\nmemleak = true\nbandwidth-utl = true\n").unwrap();
     daemon.talk.signal(Signal::SIGHUP);
     said(&daemon, "the settings stay as they were: in ");
-    said(&daemon, "line 3: `bandwidth-utl` is no setting");
+    said(&daemon, "line 3: `bandwidth-utl` is not a setting");
 
     let second = folder.path().join("second.so");
     fs::copy(&library, &second).unwrap();
