@@ -60,12 +60,12 @@ fn functions_of_the_kernel_that_cannot_be_probed_are_told_and_harm_nobody() {
     let run = |glob: &str| said(&["run", &format!("--kernel={glob}"), "-v", "-o", &trace, "--", "/bin/true"]);
     let finished = run("no_such_function_*");
     assert_eq!(finished.status, 0, "{}", finished.stderr);
-    assert!(finished.stderr.contains("functions of the kernel: none, 1 not probed"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("Linux kernel functions: none, 1 not probed"), "{}", finished.stderr);
     let told = "no_such_function_*: not probed: the kernel has no such function";
     assert!(finished.stderr.contains(told), "{}", finished.stderr);
     let text = fs::read_to_string(&trace).unwrap();
     assert!(text.lines().last().unwrap().contains(told), "{text}");
-    assert_told(&run("["), 1, &["--kernel: `[` is no glob"]);
+    assert_told(&run("["), 1, &["--kernel: `[` is not a valid glob"]);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn commands_that_cannot_be_run_are_named_and_leave_no_trace() {
     assert_told(
         &traced(folder.path(), &[&shown(folder.path())]),
         1,
-        &[&shown(folder.path()), "no executable"],
+        &[&shown(folder.path()), "not an executable"],
     );
     assert!(!folder.path().join("trace.jsonl").exists());
 }
@@ -119,7 +119,7 @@ fn a_script_without_its_interpreter_is_named() {
 #[test]
 fn globs_that_are_none_or_fit_nothing_are_named() {
     for command in [&["run", "-e", "[", "true"][..], &["list", "["]] {
-        assert_told(&said(command), 1, &["`[` is no glob"]);
+        assert_told(&said(command), 1, &["`[` is not a valid glob"]);
     }
     assert_told(&said(&["run", "-e", "vulkan*", "true"]), 1, &["vulkan*", "gpuprobe list"]);
     assert_told(&said(&["list", "cudamalloc"]), 1, &["cudamalloc", "did you mean", "cudaMalloc"]);
@@ -281,7 +281,7 @@ fn a_trace_that_cannot_be_begun_stops_before_the_command_runs() {
         assert!(!marker.exists(), "the command ran");
     }
     let finished = said(&["run", "-o", "-", "--", "touch", &shown(&marker)]);
-    assert_told(&finished, 1, &["mixed with what the command prints", "-o"]);
+    assert_told(&finished, 1, &["mixed with the output of the command", "-o"]);
     assert!(!marker.exists() && !Path::new("-").exists(), "the command ran");
 }
 

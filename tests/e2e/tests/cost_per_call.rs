@@ -169,7 +169,7 @@ fn another_program_is_measured_beside_and_told_to_end() {
     let finished = finish(&mut bench(&["--attach", "multi", "--rounds", "1", "--beside", "exit 3"]));
     assert_eq!(finished.status, 1);
     assert!(
-        finished.stderr.contains("the command of --beside has ended (exit status: 3)"),
+        finished.stderr.contains("the command of --beside has exited (exit status: 3)"),
         "{}",
         finished.stderr
     );

@@ -301,7 +301,7 @@ fn what_is_nowhere_is_told_and_does_no_harm() {
     let end = outcome.trace.assert_ended();
     let first = NOWHERE.lines().position(|line| line == "[[hook]]").unwrap() + HOOKS.lines().count() + 1;
     let at = |line: usize| format!("{}:{line}: ", bed.hooks);
-    let missing = format!("{}hook hk_inlined: not in libhooked.so.1: what is static, inlined", at(first));
+    let missing = format!("{}hook hk_inlined: not in libhooked.so.1: static, inlined", at(first));
     assert!(end.skipped.iter().any(|line| line.starts_with(&missing)), "{missing}: {:?}", end.skipped);
     let nowhere = format!("{}hook f: no library libnowhere.so* has it yet", at(first + 4));
     assert!(end.skipped.contains(&nowhere), "{nowhere}: {:?}", end.skipped);

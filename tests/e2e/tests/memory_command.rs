@@ -144,7 +144,7 @@ fn a_reader_that_has_enough_ends_a_watch_and_leaves_the_command_alone() {
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     assert_eq!(
         read_one_line(&command),
-        "not watched any more: 1 processes that run on\nstatus 0\n",
+        "no longer observed: 1 processes that still run\nstatus 0\n",
         "the command waits for us"
     );
     fs::write(&fifo, "whole\n").unwrap();
@@ -171,7 +171,7 @@ fn of_files_that_cannot_be_probed_those_of_the_processes_asked_for_are_told() {
     });
     let finished = said(&["-d", &process.pid().to_string(), "--duration", "0.3"]);
     assert_eq!(finished.status, 0, "{}", finished.stderr);
-    let told: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not watched")).collect();
+    let told: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not probed: ")).collect();
     assert_eq!(told.len(), 1, "{}", finished.stderr);
     assert!(told[0].contains(&shown(&ours)), "{}", finished.stderr);
 }

@@ -47,8 +47,8 @@ fn flags_that_exclude_each_other_and_values_that_are_none_are_refused() {
 fn globs_that_fit_nothing_name_what_is_near() {
     assert_told(&said(&["-e", "cudaMaloc"]), &["cudaMaloc", "cudaMalloc"]);
     assert_told(&said(&["-e", "cudaFree", "-e", "cudaMaloc"]), &["`cudaMaloc`", "cudaMalloc,"]);
-    assert_told(&said(&["-e", "["]), &["`[` is no glob"]);
-    assert_told(&said(&["-e", "*", "-e", "!*"]), &["no function fits"]);
+    assert_told(&said(&["-e", "["]), &["`[` is not a valid glob"]);
+    assert_told(&said(&["-e", "*", "-e", "!*"]), &["no function matches"]);
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn files_without_cuda_are_named() {
     assert_told(&said(&["-p", &missing]), &["cannot open", &missing]);
     assert_told(&said(&["-p", &shown(folder.path())]), &[&shown(folder.path())]);
     let driver = shown(places::standins(Cuda::Cuda12).libcuda);
-    assert_told(&said(&["-p", &driver, "-e", "cudaMalloc"]), &["none of the functions asked for", &driver]);
+    assert_told(&said(&["-p", &driver, "-e", "cudaMalloc"]), &["none of the requested functions", &driver]);
 }
 
 #[test]

@@ -101,9 +101,9 @@ fn fill_containers(batch: &mut Batch) {
 fn note_stalls() {
     for Stall { path, kind } in take_stalls() {
         let state = match kind {
-            StallKind::Silent => "does not respond: skipped until it does",
-            StallKind::Slow => "takes too long to respond: skipped for half a minute",
-            StallKind::Over => "responds again",
+            StallKind::Silent => "does not answer: skipped until it does",
+            StallKind::Slow => "takes too long to answer: skipped for half a minute",
+            StallKind::Over => "answers again",
         };
         note!("gpuprobe: {}: its file system {state}", printable(&path.to_string_lossy()));
     }
