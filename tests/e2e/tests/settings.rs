@@ -231,7 +231,8 @@ fn a_display_that_nobody_reads_holds_up_neither_metrics_nor_the_end() {
     until(PATIENCE, "those left out are counted", || {
         pipe.read_to_end(&mut read).unwrap_err();
         let text = String::from_utf8_lossy(&read);
-        let left_out = text.lines().find_map(|line| line.split_once(" suppressed because the output was not read"));
+        let left_out =
+            text.lines().find_map(|line| line.split_once(" suppressed because the output was not read"));
         let (count, _) = left_out?.0.split_once(" display").unwrap();
         assert!((1..=60).contains(&count.parse::<u32>().unwrap()), "{count}");
         Some(())

@@ -83,8 +83,8 @@ fn of_file(text: &str, given: &ArgMatches) -> Result<Vec<OsString>> {
         let arg = option(&command, key.get_ref()).with_context(at)?;
         let more = words_of(arg, value.get_ref()).with_context(at)?;
         // parsed one by one, so that an error can name its line
-        let alone = [OsString::from("gpuprobe")].into_iter().chain(more.iter().cloned());
-        if let Err(error) = command.clone().try_get_matches_from(alone) {
+        let single = [OsString::from("gpuprobe")].into_iter().chain(more.iter().cloned());
+        if let Err(error) = command.clone().try_get_matches_from(single) {
             bail!("line {line}: {}", first_line(&error));
         }
         let is_overruled = is_given(arg) || (names_features && is_feature(arg));
@@ -230,8 +230,8 @@ mod tests {
         for (path, mode) in [(file.as_path(), 0o666), (folder.path(), 0o777)] {
             set(path, mode);
             let error = format!("{:#}", read(&words).unwrap_err());
-            let said = format!("is refused: other users can write {} (mode {mode:04o})", path.display());
-            assert!(error.contains(&said) && error.lines().count() == 1, "{error}");
+            let expected = format!("is refused: other users can write {} (mode {mode:04o})", path.display());
+            assert!(error.contains(&expected) && error.lines().count() == 1, "{error}");
             set(path, mode & !0o022);
         }
         std::os::unix::fs::chown(&file, Some(65534), None).unwrap();

@@ -20,24 +20,24 @@ const BETWEEN_CHECKS: Duration = Duration::from_millis(50);
 pub(crate) fn run(args: &AttachHelperArgs) -> Result<u8> {
     // when a whole service or container is ended, the helper gets the signal too, but the parent still needs it
     let _blocked = Signals::block()?;
-    let mut kept = Kept::receive(&args.files, args.pauses).context("cannot take over the probes")?;
+    let mut links = Kept::receive(&args.files, args.pauses).context("cannot take over the probes")?;
     if !args.pauses {
         // the helper of a daemon: it resumes no processes, and may run for months
         give_up_privileges(args.perf).context("cannot give up privileges")?;
         // if seccomp filters are not supported, the daemon reports it
         refuse_system_calls().context("cannot set a filter on our own system calls")?;
     }
-    let ended = kept.serve(io::stdin().lock(), io::stdout().lock());
+    let ended = links.serve(io::stdin().lock(), io::stdout().lock());
     // the parent was killed or failed, and may have left processes paused
     let must_resume = args.pauses && ended == Ended::Gone;
     while {
         if must_resume {
-            resume_all(kept.targets());
+            resume_all(links.targets());
         }
-        kept.take_some_out()
+        links.take_some_out()
     } {}
     for _ in 0..if must_resume { CHECKS } else { 0 } {
-        resume_all(kept.targets());
+        resume_all(links.targets());
         sleep(BETWEEN_CHECKS);
     }
     Ok(0)

@@ -123,9 +123,9 @@ impl TraceInput {
             bail!("the trace continues in {shown:?}, which is not a file in its folder, and not read");
         }
         // segments lie next to the real file, even if it is opened through a link
-        let beside = path.canonicalize().unwrap_or_else(|_| path.clone()).with_file_name(next);
-        let file = open_plain(&beside).with_context(|| format!("the trace continues in {shown}"))?;
-        let following = Self::of_file(file, &beside).context("the trace continues")?;
+        let next_path = path.canonicalize().unwrap_or_else(|_| path.clone()).with_file_name(next);
+        let file = open_plain(&next_path).with_context(|| format!("the trace continues in {shown}"))?;
+        let following = Self::of_file(file, &next_path).context("the trace continues")?;
         if following.number() <= self.number() {
             bail!("the trace continues in {shown}, which is not its next segment");
         }
@@ -350,12 +350,12 @@ mod tests {
     #[test]
     fn other_files_are_refused_with_their_name() {
         let folder = tempfile::tempdir().unwrap();
-        let said = |path: &Path| format!("{:#}", TraceInput::open(path).err().unwrap());
-        assert!(said(folder.path()).contains("is a folder"));
-        assert!(said(&folder.path().join("none")).contains("none"));
+        let error_of = |path: &Path| format!("{:#}", TraceInput::open(path).err().unwrap());
+        assert!(error_of(folder.path()).contains("is a folder"));
+        assert!(error_of(&folder.path().join("none")).contains("none"));
         let other = folder.path().join("other");
         std::fs::write(&other, "hello\n").unwrap();
-        assert!(said(&other).contains("not a gpuprobe trace"), "{}", said(&other));
+        assert!(error_of(&other).contains("not a gpuprobe trace"), "{}", error_of(&other));
     }
 
     #[test]

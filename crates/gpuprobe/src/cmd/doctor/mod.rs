@@ -113,11 +113,11 @@ impl Report {
             writeln!(out, "               {}", Version::parse(version).told())?;
         }
         for module in &self.modules {
-            let types = if module.has_types { "with its types" } else { "without types: by kprobes alone" };
+            let types = if module.has_types { "with its types" } else { "without types: by kprobes only" };
             writeln!(out, "               module {}, {types}", printable(&module.name))?;
         }
         if let Some(way) = self.xid_way() {
-            writeln!(out, "               errors of GPUs (XIDs) {way}")?;
+            writeln!(out, "               GPU errors (XIDs) {way}")?;
         }
         match &self.nvml {
             Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
@@ -152,7 +152,7 @@ impl Report {
 
     /// How XIDs are captured, if an NVIDIA kernel module is loaded.
     fn xid_way(&self) -> Option<String> {
-        let by_nvml = || "by NVML alone, which only counts them: the driver has no tracepoint, and the kernel no probes";
+        let by_nvml = || "only by NVML, which just counts them: the NVIDIA kernel module has no tracepoint, and the Linux kernel no probes";
         (!self.modules.is_empty())
             .then(|| self.xids.map_or_else(|| by_nvml().to_owned(), |way| way.to_string()))
     }

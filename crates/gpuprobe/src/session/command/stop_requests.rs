@@ -21,15 +21,15 @@ pub(crate) struct StopRequests {
 
 impl StopRequests {
     /// A process was asked to stop.
-    pub(crate) fn requested(&mut self, hold: Hold, now: Instant) {
-        self.requested.insert(hold.tgid, (hold.ticket, now));
+    pub(crate) fn requested(&mut self, pause: Hold, now: Instant) {
+        self.requested.insert(pause.tgid, (pause.ticket, now));
     }
 
     /// A process is paused and can be probed.
-    pub(crate) fn paused(&mut self, hold: Hold) {
-        self.requested.remove(&hold.tgid);
-        if hold.stopped {
-            self.late.remove(&(hold.tgid, hold.ticket));
+    pub(crate) fn paused(&mut self, pause: Hold) {
+        self.requested.remove(&pause.tgid);
+        if pause.stopped {
+            self.late.remove(&(pause.tgid, pause.ticket));
         }
     }
 
@@ -51,30 +51,30 @@ impl StopRequests {
 mod tests {
     use super::*;
 
-    fn hold(ticket: u32, stopped: bool) -> Hold {
+    fn pause(ticket: u32, stopped: bool) -> Hold {
         Hold { tgid: Tgid(7), stopped, may_attach: stopped, at_exec: true, ticket }
     }
 
     #[test]
     fn a_process_that_never_stops_is_late() {
         let (mut stops, start) = (StopRequests::default(), Instant::now());
-        stops.requested(hold(1, false), start);
+        stops.requested(pause(1, false), start);
         assert_eq!(stops.overdue(start + STOPS_WITHIN), []);
         assert_eq!(stops.overdue(start + 2 * STOPS_WITHIN), [Tgid(7)]);
         assert_eq!((stops.overdue(start + 3 * STOPS_WITHIN), stops.late()), (vec![], 1));
-        stops.paused(hold(2, true));
+        stops.paused(pause(2, true));
         assert_eq!(stops.late(), 1, "another request for the same process");
     }
 
     #[test]
     fn a_process_that_stops_is_not_late_whenever_it_reports() {
         let (mut stops, start) = (StopRequests::default(), Instant::now());
-        stops.requested(hold(1, false), start);
-        stops.paused(hold(1, true));
+        stops.requested(pause(1, false), start);
+        stops.paused(pause(1, true));
         assert_eq!((stops.overdue(start + 2 * STOPS_WITHIN), stops.late()), (vec![], 0));
-        stops.requested(hold(2, false), start);
+        stops.requested(pause(2, false), start);
         assert_eq!(stops.overdue(start + 2 * STOPS_WITHIN), [Tgid(7)]);
-        stops.paused(hold(2, true));
+        stops.paused(pause(2, true));
         assert_eq!(stops.late(), 0);
     }
 }

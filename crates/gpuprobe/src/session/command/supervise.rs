@@ -77,35 +77,35 @@ impl SupervisedCommand {
         // children that outlive the command are no longer observed; none of them may stay paused
         let running = probes.capture.target_count()?;
         let ending = probes.capture.detach()?;
-        for hold in &ending.batch.holds {
-            self.stops.paused(*hold);
-            resume(*hold, probes)?;
+        for pause in &ending.batch.holds {
+            self.stops.paused(*pause);
+            resume(*pause, probes)?;
         }
         probes.capture.dismiss();
         Ok(CommandEnd { ending, running, late: self.stops.late() })
     }
 
-    fn probe_all_paused(&mut self, holds: &[Hold], probes: &mut Probes) -> Result<()> {
-        for hold in holds {
-            probes.capture.answer(*hold, Answer::Seen)?;
+    fn probe_all_paused(&mut self, pauses: &[Hold], probes: &mut Probes) -> Result<()> {
+        for pause in pauses {
+            probes.capture.answer(*pause, Answer::Seen)?;
         }
-        holds.iter().try_for_each(|hold| self.probe_paused(*hold, probes))
+        pauses.iter().try_for_each(|pause| self.probe_paused(*pause, probes))
     }
 
     /// Probes what a paused process has mapped, and resumes it.
-    fn probe_paused(&mut self, hold: Hold, probes: &mut Probes) -> Result<()> {
-        let tgid = hold.tgid;
-        if !hold.may_attach && probes.has_new_libraries(tgid, hold.at_exec) {
-            self.stops.requested(hold, Instant::now());
-            return Ok(probes.capture.answer(hold, Answer::Stop)?);
+    fn probe_paused(&mut self, pause: Hold, probes: &mut Probes) -> Result<()> {
+        let tgid = pause.tgid;
+        if !pause.may_attach && probes.has_new_libraries(tgid, pause.at_exec) {
+            self.stops.requested(pause, Instant::now());
+            return Ok(probes.capture.answer(pause, Answer::Stop)?);
         }
-        if hold.may_attach {
-            self.stops.paused(hold);
-            attach(tgid, hold.at_exec, probes);
+        if pause.may_attach {
+            self.stops.paused(pause);
+            attach(tgid, pause.at_exec, probes);
         }
         // it may exit before its first stack is read
         probes.capture.observe(tgid);
-        resume(hold, probes)
+        resume(pause, probes)
     }
 
     /// Probes processes that did not stop in time, as can happen on a very busy machine.
@@ -129,10 +129,10 @@ fn attach(tgid: Tgid, with_loader: bool, probes: &mut Probes) {
 }
 
 /// Resumes a process. It may have been killed meanwhile.
-fn resume(hold: Hold, probes: &Probes) -> Result<()> {
-    probes.capture.answer(hold, Answer::GoOn)?;
-    if hold.stopped {
-        launch::resume_stopped(hold.tgid);
+fn resume(pause: Hold, probes: &Probes) -> Result<()> {
+    probes.capture.answer(pause, Answer::GoOn)?;
+    if pause.stopped {
+        launch::resume_stopped(pause.tgid);
     }
     Ok(())
 }

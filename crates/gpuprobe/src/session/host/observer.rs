@@ -177,7 +177,7 @@ impl Observer {
     /// A snapshot with these allocations.
     pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
-        let places = self.memory_by_process(&losses, now_ns)?;
+        let sites = self.memory_by_process(&losses, now_ns)?;
         let gpu_ops = self.probes.capture.work()?;
         self.processes.update(&gpu_ops, now_ns);
         let capture = &self.probes.capture;
@@ -199,7 +199,7 @@ impl Observer {
             contexts: &contexts,
             gpus: self.gpus.as_ref().map(GpuNumbering::host).unwrap_or_default(),
             allocations,
-            places: &places,
+            places: &sites,
             work: &gpu_ops,
             processes: self.processes.infos(),
             ended: self.processes.archive(),

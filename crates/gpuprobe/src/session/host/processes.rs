@@ -403,8 +403,8 @@ mod tests {
             HashSet::from([first]),
             "only processes with live memory are kept for the next pass"
         );
-        let kept: Vec<_> = processes.archive().iter().map(|p| (p.pid, p.functions[0].calls)).collect();
-        assert_eq!(kept, [(first.tgid, 7)], "a process without calls is not archived");
+        let archived: Vec<_> = processes.archive().iter().map(|p| (p.pid, p.functions[0].calls)).collect();
+        assert_eq!(archived, [(first.tgid, 7)], "a process without calls is not archived");
         assert_eq!(processes.infos().keys().collect::<Vec<_>>(), [&second]);
     }
 

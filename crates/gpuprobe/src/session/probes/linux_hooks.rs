@@ -112,13 +112,13 @@ fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<KernelFunctio
             returned: types.get(index).copied().flatten().unwrap_or(UNKNOWN),
         })
         .collect();
-    resolved.extend(missing.into_iter().map(|(name, place)| {
+    resolved.extend(missing.into_iter().map(|(name, location)| {
         let why =
             if is_noisy(&name) { "it is called all the time: name it without a star" } else { NOT_THERE };
         KernelHook {
             function: KernelFunction { name, module: None, addresses: Vec::new() },
             is_typed: false,
-            place,
+            place: location,
             refused: Some((SkipCause::NotThere, why.to_owned())),
             returned: UNKNOWN,
         }
@@ -148,8 +148,8 @@ fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
         } else {
             Some((SkipCause::TooMany, format!("{MOST_TRACEPOINTS} tracepoints are probed already")))
         };
-        let (name, place) = (hook.point.to_string(), hook.place.to_string());
-        tracepoints.push(TracepointHook { name, place, refused });
+        let (name, location) = (hook.point.to_string(), hook.place.to_string());
+        tracepoints.push(TracepointHook { name, place: location, refused });
     }
     tracepoints
 }
@@ -249,13 +249,13 @@ const FEW: usize = 3;
 /// A skip for each hook that is not probed. Hooks of the same line of a file, or of the command line, that share a reason are
 /// combined.
 fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
-    let mut by_place: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut by_location: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for unprobed in unprobed {
-        by_place.entry(unprobed.place).or_default().push((unprobed.name, unprobed.refusal));
+        by_location.entry(unprobed.place).or_default().push((unprobed.name, unprobed.refusal));
     }
     let mut skips = Vec::new();
-    for (place, mut all) in by_place {
-        let hook = if place.is_some() { "hook " } else { "" };
+    for (location, mut all) in by_location {
+        let hook = if location.is_some() { "hook " } else { "" };
         all.iter_mut().for_each(|(name, _)| name.insert_str(0, hook));
         let mut by_reason: BTreeMap<_, Vec<_>> = BTreeMap::new();
         all.iter()
@@ -271,7 +271,8 @@ fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
             None => true,
         });
         skips.extend(all.into_iter().map(|(name, (cause, reason))| {
-            let name = place.iter().map(String::as_str).chain([name.as_str()]).collect::<Vec<_>>().join(": ");
+            let name =
+                location.iter().map(String::as_str).chain([name.as_str()]).collect::<Vec<_>>().join(": ");
             Skipped::file(Path::new(&name), None, cause, format!("not probed: {reason}"))
         }));
     }
@@ -399,20 +400,20 @@ mod tests {
              [[hook]]\nkernel = true\nfunction = \"nowhere\"\n",
         );
         let found = ["nvidia_open", "nvidia_ioctl", "uvm_open"].map(function).to_vec();
-        let chosen = resolve_functions(&globs(&["uvm_*"]), &hooks, found);
-        let places: Vec<_> =
-            chosen.iter().map(|hook| (hook.function.name.as_str(), hook.place.as_deref())).collect();
+        let resolved = resolve_functions(&globs(&["uvm_*"]), &hooks, found);
+        let locations: Vec<_> =
+            resolved.iter().map(|hook| (hook.function.name.as_str(), hook.place.as_deref())).collect();
         let expected = [
             ("nvidia_open", Some("h:4")),
             ("nvidia_ioctl", Some("h:1")),
             ("uvm_open", None),
             ("nowhere", Some("h:8")),
         ];
-        assert_eq!(places, expected);
+        assert_eq!(locations, expected);
         assert!(hook_of(&hooks, "nvidia_poll").is_none(), "it is called all the time");
-        let refused = |name: &str, place: Option<&str>, why: &str| Unprobed {
+        let refused = |name: &str, location: Option<&str>, why: &str| Unprobed {
             name: name.to_owned(),
-            place: place.map(str::to_owned),
+            place: location.map(str::to_owned),
             refusal: (SkipCause::Refused, why.to_owned()),
         };
         let skipped = skips(vec![

@@ -71,18 +71,18 @@ pub(crate) struct Probes {
 /// needed.
 #[derive(Debug, Default)]
 struct Devices {
-    looked: Option<Instant>,
+    scanned_at: Option<Instant>,
 }
 
 impl Devices {
-    const LOOK_EVERY: Duration = Duration::from_millis(500);
+    const SCAN_EVERY: Duration = Duration::from_millis(500);
 
     fn is_due(&self) -> bool {
-        self.looked.is_none_or(|looked| looked.elapsed() >= Self::LOOK_EVERY)
+        self.scanned_at.is_none_or(|scanned_at| scanned_at.elapsed() >= Self::SCAN_EVERY)
     }
 
-    fn look(&mut self, proc_root: &Path) -> Vec<Device> {
-        self.looked = Some(Instant::now());
+    fn scan(&mut self, proc_root: &Path) -> Vec<Device> {
+        self.scanned_at = Some(Instant::now());
         devices(proc_root, Path::new("/dev"))
     }
 }
@@ -162,14 +162,14 @@ impl Probes {
             verbose,
         };
         if let Some(devices) = &mut probes.devices {
-            let found = devices.look(Path::new(PROC));
+            let found = devices.scan(Path::new(PROC));
             probes.capture.attach_driver(&found, collect)?;
             probes.attach_unified();
             probes.report_kmod_version();
         }
         probes.verbose_note(|| format!("attaching by {}", probes.capture.tier()));
         if let Some(way) = probes.capture.xid_way() {
-            probes.verbose_note(|| format!("errors of GPUs (XIDs): {way}"));
+            probes.verbose_note(|| format!("GPU errors (XIDs): {way}"));
         }
         let (lines, skipped) = linux_hooks::attach(&mut probes.capture, config, collect)?;
         lines.into_iter().for_each(|line| probes.verbose_note(|| line));
@@ -230,8 +230,8 @@ impl Probes {
 
     /// Adds hooks that matched nothing to the skips, at the end.
     pub(crate) fn skip_unused_hooks(&mut self) {
-        for (place, why) in unused_hooks(&self.hooks, self.inspector.hooked_files()) {
-            self.skip(&Skipped::function(Path::new(&place), why));
+        for (location, why) in unused_hooks(&self.hooks, self.inspector.hooked_files()) {
+            self.skip(&Skipped::function(Path::new(&location), why));
         }
     }
 
@@ -260,7 +260,7 @@ impl Probes {
     /// Takes the records of the BPF programs, with containers and the users of failed GPUs filled in.
     pub(crate) fn take(&mut self) -> Result<Batch, CaptureError> {
         if let Some(devices) = self.devices.as_mut().filter(|devices| devices.is_due()) {
-            let found = devices.look(Path::new(PROC));
+            let found = devices.scan(Path::new(PROC));
             self.capture.tell_devices(&found)?;
         }
         note_stalls();

@@ -82,7 +82,7 @@ impl Selection {
         self.has(Class::Memcpy) || self.has(Class::Memset)
     }
 
-    /// The selection for this way to attach. With perf events, each function is detached by itself, which selects a tenth of a
+    /// The selection for this way to attach. With perf events, each function is detached by itself, which takes a tenth of a
     /// second, so without `-e` only the essential functions are selected.
     pub(crate) fn on(self, tier: Tier) -> Self {
         match self {

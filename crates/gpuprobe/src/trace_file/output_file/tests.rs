@@ -34,11 +34,11 @@ fn a_new_file_is_private_unless_requested_otherwise() {
     let at = |name: &str| folder.path().join(name);
     write(&at("private"), Access::Private).unwrap();
     assert_eq!(mode_of(&at("private")), 0o600);
-    write(&at("asked"), Access::Exactly(0o664)).unwrap();
-    assert_eq!(mode_of(&at("asked")), 0o664, "regardless of the umask");
+    write(&at("requested"), Access::Exactly(0o664)).unwrap();
+    assert_eq!(mode_of(&at("requested")), 0o664, "regardless of the umask");
     write(&at("like"), Access::like(&at("private"))).unwrap();
     assert_eq!(mode_of(&at("like")), 0o600);
-    assert_eq!(Access::like(&at("asked")), Access::Like(0o664));
+    assert_eq!(Access::like(&at("requested")), Access::Like(0o664));
     assert_eq!(Access::like(Path::new("-")), Access::Private);
 }
 
