@@ -25,7 +25,7 @@ pub(crate) fn run(args: &AttachHelperArgs) -> Result<u8> {
         // the helper of a daemon: it resumes no processes, and may run for months
         give_up_privileges(args.perf).context("cannot give up privileges")?;
         // if seccomp filters are not supported, the daemon reports it
-        refuse_system_calls().context("cannot set a filter on our own system calls")?;
+        refuse_system_calls().context("cannot install the seccomp filter")?;
     }
     let ended = links.serve(io::stdin().lock(), io::stdout().lock());
     // the parent was killed or failed, and may have left processes paused

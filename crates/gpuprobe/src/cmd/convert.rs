@@ -53,7 +53,7 @@ fn report(converted: &Converted, output: Option<&Path>) {
     }
     let mut what = count(converted.calls, "call", "calls");
     if converted.unfinished > 0 {
-        what += &format!(", {} of them did not return", converted.unfinished);
+        what += &format!(", {} of them without a recorded return", converted.unfinished);
     }
     match output {
         Some(path) => note!("wrote {} ({what})", path.display()),

@@ -60,7 +60,7 @@ impl Workload {
         }
     }
 
-    /// The kind functions.
+    /// The probed functions.
     fn functions(self) -> &'static [&'static str] {
         match self {
             Self::Count => &["cuCtxSynchronize"],

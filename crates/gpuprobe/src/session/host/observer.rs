@@ -190,7 +190,7 @@ impl Observer {
             memory.clear();
             contexts.clear();
         }
-        // read before the failures, so that every failure has a function
+        // read before the failures, so that every counted error has its failure row
         let calls = capture.counts()?;
         let mut snapshot = Snapshot::build(&Inputs {
             calls: &calls,

@@ -10,12 +10,12 @@ use gpuprobe_discover::pod_of;
 use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
 use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
-/// Minimum time between two passes exited the table of counters. On a host that starts hundreds of processes a second, each
+/// Minimum time between two passes over the table of counters. On a host that starts hundreds of processes a second, each
 /// pass handles several.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 /// From this many exited processes on, a pass starts at once: new processes need the rows.
 const MANY: usize = 256;
-/// Minimum time between two passes exited the table of live allocations, which may be a hundred times larger.
+/// Minimum time between two passes over the table of live allocations, which may be a hundred times larger.
 const RELEASE_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]

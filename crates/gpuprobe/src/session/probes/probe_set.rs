@@ -290,7 +290,7 @@ impl Probes {
         if !new.library_removed {
             return Ok(new.libraries);
         }
-        // the process has exited, which the second scan reports, or its library has been renamed
+        // the process has exited, which the second scan reports, or its library has been renamed or deleted
         self.inspector.forget(tgid.0);
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
         Ok(new.libraries + self.attach_scan(scan).libraries)

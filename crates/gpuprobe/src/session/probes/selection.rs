@@ -309,7 +309,7 @@ fn advice(glob: &str) -> String {
     near.dedup_by_key(|(_, name)| *name);
     let near: Vec<_> = near.into_iter().take(MOST).map(|(_, name)| name).collect();
     match near.as_slice() {
-        [] if glob.contains(',') => "-e selects one name or glob, and can be repeated".to_owned(),
+        [] if glob.contains(',') => "-e takes one name or glob, and can be repeated".to_owned(),
         [] => "`gpuprobe list` shows their names".to_owned(),
         near => format!("did you mean {}? `gpuprobe list` shows all names", near.join(", ")),
     }

@@ -8,7 +8,7 @@ use gpuprobe_discover::{FileId, UserId};
 /// Most libraries probed at once. A host has one CUDA driver and a few container images bring their own; more than this are
 /// made on purpose.
 pub(crate) const MOST_LIBRARIES: usize = 256;
-/// Most files of one user.
+/// Most files per user. A file of several users is refused only if each of them has reached the limit.
 pub(crate) const MOST_OF_USER: usize = 64;
 /// Most files of all users together, and the limit for users with few files. The remaining room is for root and for files in
 /// the host's library folders.
