@@ -1,6 +1,7 @@
 #!/bin/sh
-# Counts with bpftrace what `gpuprobe bench` counts: calls, failures and a histogram of durations per process and function.
-# It is the command for `--beside`. At the end it prints the number of counted calls, which benches/run compares.
+# Counts with bpftrace what `gpuprobe bench` counts: calls, failures and a histogram of durations per process and
+# function. It is the command for `--beside`. At the end it prints the number of counted calls, which benches/run
+# compares.
 exec bpftrace -e "
 uprobe:$GPUPROBE_LIBRARY:cuCtxSynchronize { @start[tid] = nsecs; }
 uretprobe:$GPUPROBE_LIBRARY:cuCtxSynchronize /@start[tid]/ {

@@ -213,7 +213,7 @@ def streams(probe, folder, seconds):
 
 
 def growth_by_processes(probe, folder):
-    print("\nThe daemon by number of processes: started with as many that use CUDA; then with as many that made 1,000 calls and wait")
+    print("\nThe daemon by number of processes: started with as many that use CUDA, then with as many that wait after 1,000 calls")
     print(f"{'processes':>10}{'ready ms':>12}{'RSS MiB':>12}{'% of a core':>14}{'scrape kB':>12}")
     for many in (1, 10, 100, 1000):
         programs = [Paced(folder, 1) for _ in range(many)]

@@ -3,11 +3,12 @@
 
     overhead.py GPUPROBE PEER_FOLDER [--rounds N] [--pairs N] [--only MODES] [--json FILE]
 
-Two programs train the same model and alternate turns of some steps: one that is observed, and a twin that is not, because
-it uses copies of the CUDA libraries and probes are attached to files. Each turn is compared with the twin's turns just before
-and just after it, some hundredths of a second away. In each round every mode runs for some turns, and as many turns without
-it run before and after: the difference between the two programs in those turns is subtracted. Both use the same two CPUs.
-torch.profiler runs in its own program: what it loads into a process stays there and keeps costing time.
+Two programs train the same model and alternate turns of some steps: one that is observed, and a twin that is not,
+because it uses copies of the CUDA libraries and probes are attached to files. Each turn is compared with the twin's
+turns just before and just after it, some hundredths of a second away. In each round every mode runs for some turns,
+and as many turns without it run before and after: the difference between the two programs in those turns is
+subtracted. Both use the same two CPUs. torch.profiler runs in its own program: what it loads into a process stays
+there and keeps costing time.
 PEER_FOLDER is the output of benches/gpu/build. Exits 1 if the daemon costs more than 2 %.
 """
 
@@ -108,7 +109,7 @@ def modes(args, loop, folder):
 
 
 def turns(loop, twin, pairs):
-    """Ratios of the turns of a loop to those of the twin around them, in wall and CPU time, and the microseconds per step of both."""
+    """Ratios of a loop's turns to the twin's around them, in wall and CPU time, and the microseconds per step of both."""
     found = []
     before = twin.part()
     for turn in range(WARM_UP + pairs):

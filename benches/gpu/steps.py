@@ -1,8 +1,8 @@
 """Trains a small model, some steps at a time: one of the programs that benches/gpu/overhead.py measures.
 
-Prints `ready RUNTIME DRIVER`, the paths of its CUDA libraries. It executes each line of stdin and answers with one line:
-`part N` makes N steps and prints the microseconds per step in wall time and in CPU time of all threads; `profile` starts
-torch.profiler, and `end` stops it.
+Prints `ready RUNTIME DRIVER`, the paths of its CUDA libraries. It executes each line of stdin and answers with one
+line: `part N` makes N steps and prints the microseconds per step in wall time and in CPU time of all threads;
+`profile` starts torch.profiler, and `end` stops it.
 """
 
 import os

@@ -1,5 +1,5 @@
-//! Builds the programs and the stand-in CUDA libraries of `gpuprobe demo` and `gpuprobe bench`. They are embedded in the
-//! binary, so these commands need no compiler, no CUDA and no GPU.
+//! Builds the programs and the stand-in CUDA libraries of `gpuprobe demo` and `gpuprobe bench`. They are embedded in
+//! the binary, so these commands need no compiler, no CUDA and no GPU.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! The root of the fuzz target `settings` (see `fuzz/Cargo.toml`): arbitrary bytes as the daemon's settings file. It is not
-//! part of gpuprobe; it lies here because it uses the module `cli` of this crate, which has no library.
+//! The root of the fuzz target `settings` (see `fuzz/Cargo.toml`): arbitrary bytes as the daemon's settings file. It
+//! is not part of gpuprobe; it lies here because it uses the module `cli` of this crate, which has no library.
 #![no_main]
 #![forbid(unsafe_code)]
 #![allow(dead_code, unused_imports, reason = "only the settings file is fuzzed, not the rest of the command line")]

@@ -1,5 +1,5 @@
-//! Replays recorded traces: a program on stand-ins, also with entry and return lines (`--phases`), and PyTorch on a GPU. The
-//! output is compared with golden files next to the traces; `GPUPROBE_BLESS=1` rewrites them.
+//! Replays recorded traces: a program on stand-ins, also with entry and return lines (`--phases`), and PyTorch on a
+//! GPU. The output is compared with golden files next to the traces; `GPUPROBE_BLESS=1` rewrites them.
 #![allow(clippy::unwrap_used, reason = "tests panic on errors")]
 
 use std::path::{Path, PathBuf};

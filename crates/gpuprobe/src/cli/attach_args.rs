@@ -19,12 +19,12 @@ pub(crate) struct AttachArgs {
     /// Size of the ring buffer between the Linux kernel and gpuprobe, in MiB (rounded up to a power of two)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) buffer: Option<u32>,
-    /// Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call
-    /// that makes it; with a value, also Linux kernel functions of these names, such as 'uvm_*' (repeatable)
+    /// Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the
+    /// call that makes it; with a value, also Linux kernel functions of these names, such as 'uvm_*' (repeatable)
     #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ONLY)]
     pub(crate) kernel: Vec<String>,
-    /// Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable);
-    /// examples/hooks has some
+    /// Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints
+    /// (repeatable); examples/hooks has some
     #[arg(long, value_name = "FILE")]
     pub(crate) hooks: Vec<PathBuf>,
     /// What `--kernel` and `--hooks` resolve to on this host. `linux_hooks::resolve` fills it in.

@@ -18,8 +18,8 @@ pub(crate) struct BenchArgs {
     /// Fail if a ratio is more than a tenth above its target
     #[arg(long)]
     pub(crate) check: bool,
-    /// A command that probes `cuCtxSynchronize` of the library $GPUPROBE_LIBRARY, to be compared with gpuprobe. It gets a
-    /// SIGINT at the end
+    /// A command that probes `cuCtxSynchronize` of the library $GPUPROBE_LIBRARY, to be compared with gpuprobe. It
+    /// gets a SIGINT at the end
     #[arg(long, value_name = "COMMAND")]
     pub(crate) beside: Option<String>,
     /// Print JSON

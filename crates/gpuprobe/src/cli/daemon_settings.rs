@@ -1,5 +1,5 @@
-//! The daemon's settings: the command line, and a file for what the command line does not set. Each key of the file is the
-//! long name of an option, so the options are the only list of settings.
+//! The daemon's settings: the command line, and a file for what the command line does not set. Each key of the file is
+//! the long name of an option, so the options are the only list of settings.
 
 use std::ffi::OsString;
 use std::fs;

@@ -12,8 +12,8 @@ pub(crate) struct DoctorArgs {
     /// Report the libraries of this process instead of those of the host
     #[arg(short = 'd', long = "pid", value_name = "PID")]
     pub(crate) pid: Option<u32>,
-    /// Predict what it would cost to watch the running processes: calls are counted for a while and multiplied by the cost of a
-    /// call on this machine
+    /// Predict what it would cost to watch the running processes: calls are counted for a while and multiplied by the
+    /// cost of a call on this machine
     #[arg(long)]
     pub(crate) cost: bool,
     /// With --cost: count calls for this many seconds

@@ -25,19 +25,20 @@ pub(crate) struct RecordingArgs {
     /// Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) mode: Option<u32>,
-    /// Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the
-    /// oldest ones are removed
+    /// Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...),
+    /// and the oldest ones are removed
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_size: Option<u64>,
     /// Start a new segment when one reaches this size [default: with --max-size a quarter of it]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) segment_size: Option<u64>,
-    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not recorded for
-    /// a while, except those that track live memory
+    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not
+    /// recorded for a while, except those that track live memory
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
     pub(crate) budget: Option<f64>,
-    /// Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if
-    /// one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected
+    /// Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts;
+    /// fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that
+    /// are not selected
     #[arg(long, conflicts_with_all = ["budget", "phases"])]
     pub(crate) verify: bool,
     /// Print no progress line

@@ -1,4 +1,5 @@
-//! A capture session: attaches probes, follows processes and turns what the BPF programs report into recordings and snapshots.
+//! A capture session: attaches probes, follows processes and turns what the BPF programs report into recordings and
+//! snapshots.
 
 pub(crate) mod command;
 pub(crate) mod follow;

@@ -1,5 +1,5 @@
-//! Prints events on its own thread, so that a slow reader of stdout does not block the capture. Events that do not fit into
-//! the queue are dropped and counted.
+//! Prints events on its own thread, so that a slow reader of stdout does not block the capture. Events that do not fit
+//! into the queue are dropped and counted.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -101,8 +101,8 @@ impl Printer {
         self.dropped
     }
 
-    /// Prints the rest of the queue and the last line of a trace. Returns the number of printed calls, and of calls dropped
-    /// because the reader was too slow. If the reader has closed stdout, nothing counts as dropped.
+    /// Prints the rest of the queue and the last line of a trace. Returns the number of printed calls, and of calls
+    /// dropped because the reader was too slow. If the reader has closed stdout, nothing counts as dropped.
     pub(crate) fn finish(self, end: End) -> Result<(u64, u64)> {
         let Self { queue, thread, shared, sent, mut dropped } = self;
         queue.send(Item::End(end)).ok();

@@ -57,8 +57,8 @@ impl Printer {
         Ok(Self { texts, failures, suppressed: 0 })
     }
 
-    /// Prints a text, unless the reader has not read the previous ones. Fails if printing failed before. The next printed
-    /// display says how many were suppressed.
+    /// Prints a text, unless the reader has not read the previous ones. Fails if printing failed before. The next
+    /// printed display says how many were suppressed.
     pub(crate) fn print(&mut self, text: String) -> Result<()> {
         if let Ok(error) = self.failures.try_recv() {
             return Err(error);

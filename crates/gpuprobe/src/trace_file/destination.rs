@@ -50,8 +50,8 @@ pub(super) struct OpenedTrace {
 }
 
 impl Destination {
-    /// Finds the destination: without a path, a file in `traces/` with the link `trace_latest.jsonl` to it. This waits for the
-    /// reader of a FIFO, so it runs while Ctrl-C still ends gpuprobe. An existing file is not touched before
+    /// Finds the destination: without a path, a file in `traces/` with the link `trace_latest.jsonl` to it. This waits
+    /// for the reader of a FIFO, so it runs while Ctrl-C still ends gpuprobe. An existing file is not touched before
     /// [`Destination::create`], because the recording may fail to start.
     pub(crate) fn find(path: Option<&Path>, access: Access) -> Result<Self> {
         let Some(path) = path else {

@@ -133,8 +133,8 @@ impl TraceInput {
         Ok(true)
     }
 
-    /// Calls `then` for every event, including those of later segments. Returns the errors of `then`; errors of the trace itself
-    /// are part of the result.
+    /// Calls `then` for every event, including those of later segments. Returns the errors of `then`; errors of the
+    /// trace itself are part of the result.
     pub(crate) fn for_each_event(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
         let mut end = None;
         let late_start = Some(self.number()).filter(|number| *number > 1);

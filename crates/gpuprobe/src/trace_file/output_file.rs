@@ -1,8 +1,9 @@
 //! Files that gpuprobe writes, mostly as root, sometimes where other users can put files too.
 //!
-//! A new file is created with `O_EXCL`, so a file that another user plants in between is never opened. An existing file is
-//! overwritten if it is the user's own. In a directory that others can write, their files and symbolic links are refused.
-//! After that everything goes through the descriptor of the directory, so renaming the directory redirects nothing.
+//! A new file is created with `O_EXCL`, so a file that another user plants in between is never opened. An existing
+//! file is overwritten if it is the user's own. In a directory that others can write, their files and symbolic links
+//! are refused. After that everything goes through the descriptor of the directory, so renaming the directory
+//! redirects nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -66,8 +67,8 @@ pub(crate) struct Created {
     pub(crate) name: OsString,
 }
 
-/// Opens a file that the user named and truncates it. A symbolic link is followed unless another user could have planted
-/// it.
+/// Opens a file that the user named and truncates it. A symbolic link is followed unless another user could have
+/// planted it.
 pub(crate) fn create(path: &Path, access: Access) -> io::Result<Created> {
     create_with(path, access, OFlag::empty())
 }

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 
 /// Bytes per write.
 const BLOCK: usize = 1 << 18;
-/// Most blocks in the queue to the compressor. If it is full, the recording waits; records that do not fit into the ring
-/// buffer meanwhile are counted as lost.
+/// Most blocks in the queue to the compressor. If it is full, the recording waits; records that do not fit into the
+/// ring buffer meanwhile are counted as lost.
 const MOST_WAITING: usize = 16;
 /// The compression level. For JSON lines, higher levels give no smaller files until they take five times as long.
 const LEVEL: i32 = 1;

@@ -150,8 +150,8 @@ impl TraceFile {
         }
     }
 
-    /// Writes an event. If it starts a new segment, `carried_over` is written before it. After an error, which is reported at
-    /// once, nothing more is written.
+    /// Writes an event. If it starts a new segment, `carried_over` is written before it. After an error, which is
+    /// reported at once, nothing more is written.
     pub(crate) fn event(&mut self, event: &Event, carried_over: impl FnOnce() -> Vec<ProcessEvent>) {
         if let Some(failure) = &mut self.failure {
             failure.missing += 1;
@@ -213,8 +213,8 @@ impl TraceFile {
         self.file.is_none() && self.failure.as_ref().is_some_and(is_closed)
     }
 
-    /// Makes room for the last lines, which have this size. Nothing is removed afterwards, so the last lines can contain the final
-    /// number of removed events.
+    /// Makes room for the last lines, which have this size. Nothing is removed afterwards, so the last lines can
+    /// contain the final number of removed events.
     pub(crate) fn prepare_end(&mut self, bytes: u64) {
         self.is_ending = true;
         let Some(writer) = &mut self.writer else { return };

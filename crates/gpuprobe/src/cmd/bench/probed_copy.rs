@@ -98,8 +98,8 @@ pub(super) struct ProbedCopy {
 }
 
 impl ProbedCopy {
-    /// Each copy is a separate file, so that its probes are in no other copy. None has the name of a CUDA library: another
-    /// gpuprobe that observes the host would probe it as well.
+    /// Each copy is a separate file, so that its probes are in no other copy. None has the name of a CUDA library:
+    /// another gpuprobe that observes the host would probe it as well.
     pub(super) fn create(folder: &Path, kind: ProbeKind, tier: Option<Tier>) -> Result<Self> {
         let mut libraries = BTreeMap::new();
         for prologue in prologues_with(kind) {

@@ -172,8 +172,8 @@ fn features(args: &DaemonArgs) -> (Sections, Vec<Class>) {
     (sections, classes)
 }
 
-/// Whether a signal ends the daemon. SIGHUP from a closed terminal ends it; SIGHUP from a process means to read the settings
-/// again.
+/// Whether a signal ends the daemon. SIGHUP from a closed terminal ends it; SIGHUP from a process means to read the
+/// settings again.
 fn ends(arrived: &Arrived) -> bool {
     match arrived.signal {
         Signal::SIGHUP => !arrived.from_process,
@@ -181,8 +181,8 @@ fn ends(arrived: &Arrived) -> bool {
     }
 }
 
-/// Launches are read this long before a snapshot if snapshots are further apart, so that launches without a name are counted as
-/// unnamed in it and not only in the next one. It is a little longer than the wait for names.
+/// Launches are read this long before a snapshot if snapshots are further apart, so that launches without a name are
+/// counted as unnamed in it and not only in the next one. It is a little longer than the wait for names.
 const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_COMES_WITHIN_NS + 500_000_000);
 
 struct Daemon {
@@ -251,8 +251,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Prints a display. Only here, and for the ages at suspected call sites, are single allocations read: there may be a million
-    /// of them, and metrics need only their sums.
+    /// Prints a display. Only here, and for the ages at suspected call sites, are single allocations read: there may
+    /// be a million of them, and metrics need only their sums.
     fn display(&mut self) -> Result<()> {
         let text = if self.shows_memory {
             // allocations of exited processes must not be shown

@@ -1,5 +1,5 @@
-//! Applies new settings to the running daemon. Counters are kept: settings that were used to load the BPF programs take effect
-//! after a restart, which is reported.
+//! Applies new settings to the running daemon. Counters are kept: settings that were used to load the BPF programs
+//! take effect after a restart, which is reported.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -78,7 +78,8 @@ impl Daemon {
             return None;
         }
         let name = if same_address { "web_config" } else { "metrics_addr" };
-        // two servers cannot share an address; a new address is tried before the old one, which may be lost, is given up
+        // two servers cannot share an address; a new address is tried before the old one, which may be lost, is given
+        // up
         if same_address {
             drop(self.server.take());
         }

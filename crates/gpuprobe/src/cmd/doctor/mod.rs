@@ -152,7 +152,7 @@ impl Report {
 
     /// How XIDs are captured, if an NVIDIA kernel module is loaded.
     fn xid_way(&self) -> Option<String> {
-        let by_nvml = || "only by NVML, which just counts them: the NVIDIA kernel module has no tracepoint, and the Linux kernel no probes";
+        let by_nvml = || "only by NVML, which just counts them: the NVIDIA module has no tracepoint, and the Linux kernel no probes";
         (!self.modules.is_empty())
             .then(|| self.xids.map_or_else(|| by_nvml().to_owned(), |way| way.to_string()))
     }

@@ -1,7 +1,7 @@
 //! Starts a command so that none of its code runs before it is observed.
 //!
-//! gpuprobe starts a copy of itself (`__exec`) that waits for a signal. Once the copy is observed it gets the signal and
-//! executes the command.
+//! gpuprobe starts a copy of itself (`__exec`) that waits for a signal. Once the copy is observed it gets the signal
+//! and executes the command.
 
 use std::ffi::{CStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -42,8 +42,8 @@ impl Drop for LaunchedCommand {
 }
 
 impl LaunchedCommand {
-    /// Starts the command up to its exec. Signals must be blocked already: the copy inherits the mask, and the signal to
-    /// continue must not arrive before it waits.
+    /// Starts the command up to its exec. Signals must be blocked already: the copy inherits the mask, and the signal
+    /// to continue must not arrive before it waits.
     pub(crate) fn start_paused(command: &[OsString]) -> Result<Self> {
         let Some(program) = command.first() else { bail!("no command given") };
         let found = find(Path::new(program))?;
@@ -66,8 +66,8 @@ impl LaunchedCommand {
         Ok(launched)
     }
 
-    /// Waits until the copy is ready: observed earlier, its exec of `__exec` would be recorded too. A copy that fails to start
-    /// is noticed later.
+    /// Waits until the copy is ready: observed earlier, its exec of `__exec` would be recorded too. A copy that fails
+    /// to start is noticed later.
     fn wait_until_ready(&self) {
         const WAIT: Duration = Duration::from_micros(200);
         const LOOKS: u32 = 10_000;
@@ -111,8 +111,8 @@ impl LaunchedCommand {
     }
 }
 
-/// Continues a process that gpuprobe has stopped, and its parent if that stopped too: su and sudo stop themselves when their
-/// child stops. They react with a delay, so check several times.
+/// Continues a process that gpuprobe has stopped, and its parent if that stopped too: su and sudo stop themselves when
+/// their child stops. They react with a delay, so check several times.
 pub(crate) fn resume_stopped(tgid: Tgid) {
     const LOOKS: u32 = 5;
     kill(Pid::from_raw(tgid.0.cast_signed()), Signal::SIGCONT).ok();

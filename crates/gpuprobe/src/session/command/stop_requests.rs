@@ -14,8 +14,8 @@ const STOPS_WITHIN: Duration = Duration::from_millis(20);
 pub(crate) struct StopRequests {
     /// The ticket of the request and its time.
     requested: HashMap<Tgid, (u32, Instant)>,
-    /// Processes that did not report in time. One that was only waiting for a CPU reports later and is removed again: its code
-    /// has not run meanwhile. A killed process reports too.
+    /// Processes that did not report in time. One that was only waiting for a CPU reports later and is removed again:
+    /// its code has not run meanwhile. A killed process reports too.
     late: HashSet<(Tgid, u32)>,
 }
 

@@ -116,7 +116,8 @@ impl SupervisedCommand {
     }
 }
 
-/// Probes what a process has mapped. Its dynamic loader is probed at exec; later pauses come from the probe in the loader.
+/// Probes what a process has mapped. Its dynamic loader is probed at exec; later pauses come from the probe in the
+/// loader.
 fn attach(tgid: Tgid, with_loader: bool, probes: &mut Probes) {
     if with_loader {
         probes.attach_loader_of(tgid);

@@ -64,8 +64,8 @@ impl Following {
         self.signals.termination_signal().is_none()
     }
 
-    /// Takes the records and probes new libraries. If processes were given, only their libraries are probed, even after all of
-    /// them have exited.
+    /// Takes the records and probes new libraries. If processes were given, only their libraries are probed, even
+    /// after all of them have exited.
     pub(crate) fn take(&mut self) -> Result<Batch> {
         let batch = self.probes.take()?;
         self.followed.take(&batch);

@@ -16,8 +16,8 @@ const SCAN_WITHOUT_REPORTS: Duration = Duration::from_secs(1);
 /// Most files remembered as examined. With more of them, some are examined again, which costs time but does no harm.
 const MOST_SEEN: usize = 1 << 16;
 
-/// Identifies a file in a mapping event: device, inode and inode generation. Without the generation, a library with the reused
-/// inode number of a deleted file would not be examined.
+/// Identifies a file in a mapping event: device, inode and inode generation. Without the generation, a library with
+/// the reused inode number of a deleted file would not be examined.
 type Seen = ((u32, u32), u64, u64);
 
 fn key(mapped: &Mapped) -> Seen {
@@ -37,8 +37,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch. Without mapping events, all processes are scanned every second. The whole host is scanned again at
-    /// this interval.
+    /// Starts to watch. Without mapping events, all processes are scanned every second. The whole host is scanned
+    /// again at this interval.
     pub(crate) fn start(rescan_seconds: u64) -> Self {
         let mappings = Mappings::open();
         if let Err(error) = &mappings {
@@ -112,8 +112,8 @@ impl Watch {
         self.mappings.as_mut().map(Mappings::take).unwrap_or_default()
     }
 
-    /// Counts processes that had mapped a library before it was probed, each once. gpuprobe itself is ignored: NVML maps the
-    /// CUDA driver into it.
+    /// Counts processes that had mapped a library before it was probed, each once. gpuprobe itself is ignored: NVML
+    /// maps the CUDA driver into it.
     pub(crate) fn count_late_attach(&mut self, processes: impl IntoIterator<Item = Tgid>) {
         let own = Tgid(std::process::id());
         let others = processes.into_iter().filter(|tgid| *tgid != own);
@@ -121,7 +121,8 @@ impl Watch {
         self.losses.add(LossCause::LateAttach, new as u64);
     }
 
-    /// All mappings made before the last attach have been reported by now, unless libraries were attached during this call.
+    /// All mappings made before the last attach have been reported by now, unless libraries were attached during this
+    /// call.
     fn forget_late(&mut self, attaches_before: u64, probes: &Probes) {
         if probes.attaches == attaches_before {
             self.late.clear();

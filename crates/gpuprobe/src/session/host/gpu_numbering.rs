@@ -16,8 +16,8 @@ const PROC: &str = "/proc";
 pub(crate) struct GpuNumbering {
     folder: PathBuf,
     host: Vec<HostGpu>,
-    /// Last time the host's GPUs were read, and how often they are: the NVIDIA kernel module may be loaded late, and shows the
-    /// UUID of a GPU only once it is used.
+    /// Last time the host's GPUs were read, and how often they are: the NVIDIA kernel module may be loaded late, and
+    /// shows the UUID of a GPU only once it is used.
     read_at: Instant,
     interval: Duration,
     /// Of running processes that use a GPU.
@@ -41,8 +41,8 @@ impl GpuNumbering {
         &self.host
     }
 
-    /// Takes in GPU identities that processes were given by the CUDA driver, and the GPUs of their contexts, and updates the
-    /// numbers of processes that changed. Processes without a GPU are never examined.
+    /// Takes in GPU identities that processes were given by the CUDA driver, and the GPUs of their contexts, and
+    /// updates the numbers of processes that changed. Processes without a GPU are never examined.
     pub(crate) fn learn(
         &mut self,
         identities: &[ToldGpu],

@@ -1,5 +1,5 @@
-//! Builds snapshots of all observed processes: the counters of the BPF programs with names added. Displays, metrics and the
-//! `memory` command are made from them.
+//! Builds snapshots of all observed processes: the counters of the BPF programs with names added. Displays, metrics
+//! and the `memory` command are made from them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -104,7 +104,8 @@ impl Observer {
             self.name_all();
             self.read_ages()?;
         }
-        // symbolize one site at a time, and none while stacks arrive: it may take milliseconds, and the ring buffer must not fill up
+        // symbolize one site at a time, and none while stacks arrive: it may take milliseconds, and the ring buffer
+        // must not fill up
         if batch.stacks == 0
             && let Some(site) = self.unnamed_sites.pop()
         {
@@ -137,8 +138,8 @@ impl Observer {
         std::mem::take(&mut self.unnamed_sites).into_iter().for_each(|site| self.name_site(site));
     }
 
-    /// Reads the age of live allocations. There may be a million of them, so this is done only for displays and when a call
-    /// site is suspected of a leak.
+    /// Reads the age of live allocations. There may be a million of them, so this is done only for displays and when a
+    /// call site is suspected of a leak.
     fn read_ages(&mut self) -> Result<()> {
         let Some(live_memory) = &mut self.live_memory else { return Ok(()) };
         let clock = self.probes.capture.clock();

@@ -10,8 +10,8 @@ use gpuprobe_discover::pod_of;
 use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
 use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
-/// Minimum time between two passes over the table of counters. On a host that starts hundreds of processes a second, each
-/// pass handles several.
+/// Minimum time between two passes over the table of counters. On a host that starts hundreds of processes a second,
+/// each pass handles several.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 /// From this many exited processes on, a pass starts at once: new processes need the rows.
 const MANY: usize = 256;

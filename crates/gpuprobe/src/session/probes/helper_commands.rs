@@ -19,8 +19,8 @@ pub(crate) fn file_reader_starter(pauses: bool) -> Command {
     command
 }
 
-/// A process that reads files of other processes: a file system that does not respond blocks the reader, not gpuprobe. With
-/// `pauses`, processes are paused meanwhile, so the reader must not wait for a CPU.
+/// A process that reads files of other processes: a file system that does not respond blocks the reader, not gpuprobe.
+/// With `pauses`, processes are paused meanwhile, so the reader must not wait for a CPU.
 pub(crate) fn file_reader(pauses: bool) -> Command {
     helper("__reader", pauses)
 }

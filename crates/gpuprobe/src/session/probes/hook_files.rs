@@ -32,8 +32,8 @@ fn text_of(file: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// For each library whose hooks match nothing: where the first of them is defined, and the reason. `seen` are the names of
-/// the files that hooks apply to.
+/// For each library whose hooks match nothing: where the first of them is defined, and the reason. `seen` are the
+/// names of the files that hooks apply to.
 pub(crate) fn unused_hooks(hooks: &Hooks, seen: &BTreeSet<String>) -> Vec<(String, String)> {
     let mut by_library: BTreeMap<&str, Vec<&LibraryHook>> = BTreeMap::new();
     for hook in hooks.unused() {

@@ -18,9 +18,11 @@ use super::probe_set::{PROC, Probes};
 use super::user_quota::{MOST_LIBRARIES, MOST_OF_USER};
 use crate::terminal::notes::note;
 
-/// Most libraries detached at once: each takes the Linux kernel up to a twentieth of a second, and gpuprobe blocks meanwhile.
+/// Most libraries detached at once: each takes the Linux kernel up to a twentieth of a second, and gpuprobe blocks
+/// meanwhile.
 const MOST_LET_GO: usize = 32;
-/// How long libraries of a file system are not probed after one of them did not respond: gpuprobe blocks while it waits.
+/// How long libraries of a file system are not probed after one of them did not respond: gpuprobe blocks while it
+/// waits.
 const STALLED_FOR: Duration = Duration::from_secs(60);
 
 /// The result of probing what a scan found.
@@ -39,8 +41,8 @@ pub(super) struct ScanResult {
 struct LibraryRemoved;
 
 impl Probes {
-    /// Scans the whole host again, probes new libraries and detaches unused ones. Returns the processes that had mapped a
-    /// library before it was probed.
+    /// Scans the whole host again, probes new libraries and detaches unused ones. Returns the processes that had
+    /// mapped a library before it was probed.
     pub(crate) fn rescan_host(&mut self) -> HashSet<Tgid> {
         let placed = self.inspector.of_places(&HostPaths::default());
         let mapped = self.inspector.of_processes(Path::new(PROC));
@@ -59,10 +61,10 @@ impl Probes {
         late
     }
 
-    /// Detaches libraries that were not found again if their probes would keep something busy: the mounts of a container, a
-    /// file system, a deleted file. If there is no room for more libraries, all unused ones are detached. Inode and device
-    /// numbers are reused, so a later file with the same numbers can be a different one. Returns the processes that started
-    /// to use one of them meanwhile.
+    /// Detaches libraries that were not found again if their probes would keep something busy: the mounts of a
+    /// container, a file system, a deleted file. If there is no room for more libraries, all unused ones are detached.
+    /// Inode and device numbers are reused, so a later file with the same numbers can be a different one. Returns the
+    /// processes that started to use one of them meanwhile.
     fn detach_unused(&mut self, found: impl Fn(&FileId) -> bool) -> HashSet<Tgid> {
         let full = self.capture.attached().count() >= MOST_LIBRARIES;
         let is_needed = |a: &Attached| self.quota.as_ref().is_some_and(|quota| quota.needs_room(&a.id));
@@ -81,9 +83,9 @@ impl Probes {
         late
     }
 
-    /// Detaches files that no process has mapped. A process may have mapped one since the scan, so allocations are ignored
-    /// first and processes are scanned once more: memory that is counted and then freed without a probe would stay live
-    /// forever. Some calls of such a process may have been ignored, so it is returned.
+    /// Detaches files that no process has mapped. A process may have mapped one since the scan, so allocations are
+    /// ignored first and processes are scanned once more: memory that is counted and then freed without a probe would
+    /// stay live forever. Some calls of such a process may have been ignored, so it is returned.
     fn detach(&mut self, mut files: HashSet<FileId>) -> HashSet<Tgid> {
         if let Err(error) = self.capture.prepare_detach(&files, true) {
             note!("gpuprobe: unused libraries stay probed: {error:#}");
@@ -173,7 +175,8 @@ impl Probes {
         self.considered.insert((library.id, library.kind))
     }
 
-    /// Skips a library because of its user's quota. The first refusal of each user is reported, with or without `--verbose`.
+    /// Skips a library because of its user's quota. The first refusal of each user is reported, with or without
+    /// `--verbose`.
     fn refuse(&mut self, user: UserId, skipped: &Skipped) {
         if self.quota.as_mut().is_some_and(|quota| quota.is_first_refusal(user)) {
             note!(
@@ -267,8 +270,8 @@ fn users_of(users: &HashMap<FileId, Users>) -> HashMap<FileId, BTreeSet<UserId>>
     users.iter().map(|(id, users)| (*id, users.values().copied().collect())).collect()
 }
 
-/// Whether an unused library may stay probed for the next process: its path still leads to it, and it lies on the root file
-/// system, which is never unmounted.
+/// Whether an unused library may stay probed for the next process: its path still leads to it, and it lies on the root
+/// file system, which is never unmounted.
 fn may_stay_probed(attached: &Attached) -> bool {
     let on_root = fs::metadata("/").is_ok_and(|root| root.dev() == attached.id.dev);
     !attached.is_foreign && on_root && still_leads_to(attached.id, identity(&attached.path))

@@ -1,5 +1,5 @@
-//! Resolves `--kernel=GLOB` and the Linux kernel hooks of hook files to functions and tracepoints, and attaches them. They
-//! become rows of the catalogue, so this runs before the catalogue is first used.
+//! Resolves `--kernel=GLOB` and the Linux kernel hooks of hook files to functions and tracepoints, and attaches them.
+//! They become rows of the catalogue, so this runs before the catalogue is first used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,8 @@ use crate::cli::{Cli, Command, DEVICES_ONLY, ResolvedHooks};
 const MOST: usize = 512;
 /// The result of a function without BTF type information.
 const UNKNOWN: Returned = (ResultKind::Unknown, "?");
-/// Resolves the options of a command and adds its functions to the catalogue. The daemon calls [`resolve_hooks`] itself.
+/// Resolves the options of a command and adds its functions to the catalogue. The daemon calls [`resolve_hooks`]
+/// itself.
 pub(crate) fn resolve(cli: &mut Cli) -> Result<()> {
     let args = match &mut cli.command {
         Some(Command::Run(args)) => &mut args.recording.attach,
@@ -154,8 +155,8 @@ fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
     tracepoints
 }
 
-/// Why a tracepoint with this many arguments is refused. `known` returns its real number of arguments, if the Linux kernel
-/// has its type.
+/// Why a tracepoint with this many arguments is refused. `known` returns its real number of arguments, if the Linux
+/// kernel has its type.
 fn refused_tracepoint(
     group: &str,
     name: &str,
@@ -246,8 +247,8 @@ pub(crate) fn attach(
 /// Up to this many hooks with the same reason are reported one by one if there are other reasons too.
 const FEW: usize = 3;
 
-/// A skip for each hook that is not probed. Hooks of the same line of a file, or of the command line, that share a reason are
-/// combined.
+/// A skip for each hook that is not probed. Hooks of the same line of a file, or of the command line, that share a
+/// reason are combined.
 fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
     let mut by_location: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for unprobed in unprobed {

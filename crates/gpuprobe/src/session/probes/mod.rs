@@ -1,4 +1,5 @@
-//! Decides which functions of which files are probed, attaches and detaches the probes, and keeps their cost within a budget.
+//! Decides which functions of which files are probed, attaches and detaches the probes, and keeps their cost within a
+//! budget.
 
 pub(crate) mod helper_commands;
 mod hook_files;

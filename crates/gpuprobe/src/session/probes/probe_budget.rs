@@ -1,5 +1,5 @@
-//! Enforces `--budget`: every second the calls of each process are multiplied by the cost of a call, and functions that cost
-//! too much are detached for a while.
+//! Enforces `--budget`: every second the calls of each process are multiplied by the cost of a call, and functions
+//! that cost too much are detached for a while.
 
 use std::collections::HashMap;
 use std::path::Path;

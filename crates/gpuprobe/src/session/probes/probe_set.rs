@@ -44,8 +44,8 @@ pub(crate) struct Probes {
     pub(super) considered: HashSet<(FileId, Api)>,
     /// File systems that took too long when one of their libraries was probed, by device.
     pub(super) stalled: HashMap<u64, Instant>,
-    /// Probed libraries without requested functions: they are probed for state or for failures only, so calls before the
-    /// attach are not reported as lost.
+    /// Probed libraries without requested functions: they are probed for state or for failures only, so calls before
+    /// the attach are not reported as lost.
     pub(super) auxiliary: HashSet<FileId>,
     /// Files that the user named. They stay probed.
     pub(super) named: HashSet<FileId>,
@@ -67,8 +67,8 @@ pub(crate) struct Probes {
     pub(crate) verbose: bool,
 }
 
-/// Finds the device files of the NVIDIA kernel module. nvidia-uvm is loaded, and gets its device number, when it is first
-/// needed.
+/// Finds the device files of the NVIDIA kernel module. nvidia-uvm is loaded, and gets its device number, when it is
+/// first needed.
 #[derive(Debug, Default)]
 struct Devices {
     scanned_at: Option<Instant>,
@@ -87,8 +87,8 @@ impl Devices {
     }
 }
 
-/// The BPF programs report the innermost cgroup. User space can read the names of all hierarchies, unless the process has
-/// exited meanwhile.
+/// The BPF programs report the innermost cgroup. User space can read the names of all hierarchies, unless the process
+/// has exited meanwhile.
 fn fill_containers(batch: &mut Batch) {
     for (_, process) in batch.processes.iter_mut().chain(&mut batch.first_calls) {
         if process.change != ProcessChange::Exit && process.container.is_none() {
@@ -178,8 +178,8 @@ impl Probes {
         Ok(probes)
     }
 
-    /// Reports which version the names of ioctl commands come from. Without `--verbose`, only if that is another branch than the
-    /// loaded NVIDIA kernel module.
+    /// Reports which version the names of ioctl commands come from. Without `--verbose`, only if that is another
+    /// branch than the loaded NVIDIA kernel module.
     fn report_kmod_version(&self) {
         let Some(loaded) = driver_version() else { return };
         let version = Version::parse(&loaded);
@@ -235,7 +235,8 @@ impl Probes {
         }
     }
 
-    /// The catalogue row of a function, if it is selected. A hook that names it exactly takes precedence over the catalogue.
+    /// The catalogue row of a function, if it is selected. A hook that names it exactly takes precedence over the
+    /// catalogue.
     pub(super) fn function(&self, library: &Library, name: &str) -> Option<FunctionId> {
         let file = library.path.file_name().unwrap_or_default().to_string_lossy();
         match library.kind {
@@ -270,8 +271,8 @@ impl Probes {
         Ok(batch)
     }
 
-    /// Whether a process has mapped a library that was never considered. At its exec only the dynamic loader matters: the
-    /// program is examined again when the loader has mapped its libraries.
+    /// Whether a process has mapped a library that was never considered. At its exec only the dynamic loader matters:
+    /// the program is examined again when the loader has mapped its libraries.
     pub(crate) fn has_new_libraries(&mut self, tgid: Tgid, at_exec: bool) -> bool {
         let proc_root = Path::new(PROC);
         match loader_of(proc_root, tgid.0) {
@@ -301,8 +302,8 @@ impl Probes {
         self.inspector.has_mapped(mapped.tgid.0, mapped.device, mapped.inode)
     }
 
-    /// Whether a mapped file is a probed library. It is identified by inode number and file name: a path of another mount
-    /// namespace cannot be opened, and overlay file systems have their own device numbers.
+    /// Whether a mapped file is a probed library. It is identified by inode number and file name: a path of another
+    /// mount namespace cannot be opened, and overlay file systems have their own device numbers.
     pub(crate) fn is_probed(&self, mapped: &Mapped) -> bool {
         let is_it =
             |a: &Attached| a.id.inode == mapped.inode && a.path.file_name() == mapped.path.file_name();
@@ -353,8 +354,8 @@ impl Probes {
         self.attach_scan(scan).late
     }
 
-    /// Probes all libraries of the host because the given processes may use them later. Files that cannot be probed are not
-    /// reported until one of these processes has mapped them.
+    /// Probes all libraries of the host because the given processes may use them later. Files that cannot be probed
+    /// are not reported until one of these processes has mapped them.
     pub(crate) fn attach_host_quietly(&mut self) {
         self.suppress_skips = true;
         self.attach_host();
@@ -381,8 +382,8 @@ impl Probes {
         }
     }
 
-    /// Marks a process that copies stacks: its return probes need extra care. If the table is full, its calls are probed like
-    /// those of others.
+    /// Marks a process that copies stacks: its return probes need extra care. If the table is full, its calls are
+    /// probed like those of others.
     pub(super) fn mark_stack_copier(&mut self, tgid: Tgid) {
         if let Err(error) = self.capture.add_stack_copier(tgid) {
             self.verbose_note(|| format!("process {tgid}: {error}"));

@@ -21,10 +21,10 @@ pub(crate) enum Selection {
     },
     /// The essential functions, without those that the user excludes.
     Essential { excluded: Vec<Pattern>, follows_gpu_ops: bool },
-    /// What a daemon counts: the CUDA driver's functions of these classes. `named` says that the user named the classes; if
-    /// not, `few` selects only the essential functions and those that track live memory. With `failures`, also the runtime's
-    /// functions of these classes, for calls that fail before they reach the CUDA driver. Of other functions that match
-    /// `entry_counted`, only entries are counted.
+    /// What a daemon counts: the CUDA driver's functions of these classes. `named` says that the user named the
+    /// classes; if not, `few` selects only the essential functions and those that track live memory. With `failures`,
+    /// also the runtime's functions of these classes, for calls that fail before they reach the CUDA driver. Of other
+    /// functions that match `entry_counted`, only entries are counted.
     Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool, entry_counted: Vec<Pattern> },
 }
 
@@ -82,8 +82,8 @@ impl Selection {
         self.has(Class::Memcpy) || self.has(Class::Memset)
     }
 
-    /// The selection for this way to attach. With perf events, each function is detached by itself, which takes a tenth of a
-    /// second, so without `-e` only the essential functions are selected.
+    /// The selection for this way to attach. With perf events, each function is detached by itself, which takes a
+    /// tenth of a second, so without `-e` only the essential functions are selected.
     pub(crate) fn on(self, tier: Tier) -> Self {
         match self {
             Self::Globs { included, excluded, follows_gpu_ops, .. }
@@ -193,8 +193,8 @@ impl Selection {
         }
     }
 
-    /// Whether a function is probed only for failures: a runtime function that is not called often. Functions that select a
-    /// GPU are always included.
+    /// Whether a function is probed only for failures: a runtime function that is not called often. Functions that
+    /// select a GPU are always included.
     fn needed_for_failures(&self, f: &Function) -> bool {
         let Self::Driver { classes, failures: true, .. } = self else { return false };
         let is_called_often = f.hot
@@ -203,8 +203,8 @@ impl Selection {
         f.api == Api::Runtime && !is_called_often && (classes.contains(&f.class) || f.class == Class::Device)
     }
 
-    /// Whether a function is probed only because it provides names of CUDA kernels, if launches are selected. Hot functions
-    /// would cost too much.
+    /// Whether a function is probed only because it provides names of CUDA kernels, if launches are selected. Hot
+    /// functions would cost too much.
     fn needed_for_names(&self, f: &Function) -> bool {
         match self {
             Self::Globs { .. } => self.has(Class::Launch) && tells_names(f) && !f.hot,
@@ -217,8 +217,8 @@ impl Selection {
         }
     }
 
-    /// Whether a function is probed only because it shows what happens to launches and copies: on a captured stream they
-    /// become part of a graph.
+    /// Whether a function is probed only because it shows what happens to launches and copies: on a captured stream
+    /// they become part of a graph.
     fn needed_for_gpu_ops(&self, f: &Function) -> bool {
         let (launches, copies) = (self.has(Class::Launch), self.has_copies());
         let captures = (launches || copies) && tells_captures(f);
@@ -237,8 +237,8 @@ impl Selection {
         is_needed && f.api == Api::Driver && !f.hot
     }
 
-    /// Whether a function is probed only because it shows which addresses are GPU memory or pinned memory, if copies are
-    /// selected.
+    /// Whether a function is probed only because it shows which addresses are GPU memory or pinned memory, if copies
+    /// are selected.
     fn needed_for_addresses(&self, f: &Function) -> bool {
         let registers = matches!(f.class, Class::HostRegister | Class::HostUnregister);
         let is_needed = match self {
@@ -250,8 +250,8 @@ impl Selection {
         is_needed && self.has(Class::Memcpy) && tells_addresses(f) && f.api == Api::Driver && !f.hot
     }
 
-    /// Whether a function is probed only because it frees memory whose allocations are selected: without it, the memory would
-    /// stay live forever.
+    /// Whether a function is probed only because it frees memory whose allocations are selected: without it, the
+    /// memory would stay live forever.
     fn needed_for_frees(&self, f: &Function) -> bool {
         let Self::Globs { follows_gpu_ops: true, .. } = self else { return false };
         let frees = match f.class {
@@ -263,8 +263,8 @@ impl Selection {
         frees && f.api == Api::Driver && !f.hot
     }
 
-    /// Whether a function is probed only because it shows which context is current, if allocations are selected. The daemon
-    /// counts by the host's GPUs, so it also needs the functions that identify a GPU.
+    /// Whether a function is probed only because it shows which context is current, if allocations are selected. The
+    /// daemon counts by the host's GPUs, so it also needs the functions that identify a GPU.
     fn needed_for_contexts(&self, f: &Function) -> bool {
         let allocates = match self {
             Self::Globs { follows_gpu_ops, .. } => {

@@ -1,5 +1,5 @@
-//! Files and functions that are not probed. Each file is reported once, and memory is limited: a process can create any number
-//! of such files.
+//! Files and functions that are not probed. Each file is reported once, and memory is limited: a process can create
+//! any number of such files.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashSet};
@@ -50,8 +50,8 @@ impl Skips {
         Some(line)
     }
 
-    /// Forgets what these scans of the whole host did not find: a file that appears later is a new one, even if it has the
-    /// same inode number.
+    /// Forgets what these scans of the whole host did not find: a file that appears later is a new one, even if it has
+    /// the same inode number.
     pub(crate) fn keep_found(&mut self, scans: [&Scan; 2]) {
         let skipped = scans.iter().flat_map(|scan| &scan.skipped).map(|skipped| self.key(skipped));
         // libraries can be skipped after they were found

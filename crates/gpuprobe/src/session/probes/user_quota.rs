@@ -1,17 +1,17 @@
-//! Limits how many libraries are probed at once, in total and per user: a user who makes hundreds of copies of libcuda cannot
-//! use up the room of others.
+//! Limits how many libraries are probed at once, in total and per user: a user who makes hundreds of copies of libcuda
+//! cannot use up the room of others.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use gpuprobe_discover::{FileId, UserId};
 
-/// Most libraries probed at once. A host has one CUDA driver and a few container images bring their own; more than this are
-/// made on purpose.
+/// Most libraries probed at once. A host has one CUDA driver and a few container images bring their own; more than
+/// this are made on purpose.
 pub(crate) const MOST_LIBRARIES: usize = 256;
 /// Most files per user. A file of several users is refused only if each of them has reached the limit.
 pub(crate) const MOST_OF_USER: usize = 64;
-/// Most files of all users together, and the limit for users with few files. The remaining room is for root and for files in
-/// the host's library folders.
+/// Most files of all users together, and the limit for users with few files. The remaining room is for root and for
+/// files in the host's library folders.
 const MOST_OF_USERS: usize = 192;
 const MOST_WITH_SMALL_SHARES: usize = 224;
 /// What counts as few files, so that one person with several user ids cannot use up all the room.
@@ -28,8 +28,8 @@ pub(crate) struct UserQuota {
 }
 
 impl UserQuota {
-    /// Counts a file for its users. Returns one of them if it is refused, which happens when each of its users has reached
-    /// their share.
+    /// Counts a file for its users. Returns one of them if it is refused, which happens when each of its users has
+    /// reached their share.
     pub(crate) fn refuses(&mut self, file: FileId, users: &BTreeSet<UserId>) -> Option<UserId> {
         if users.is_empty() || users.contains(&UserId::ROOT) || self.users.contains_key(&file) {
             return None;

@@ -14,8 +14,8 @@ const UNKNOWN: &str = "?";
 /// Most open files of a process that are checked.
 const MOST_FILES: usize = 4096;
 
-/// Fills in the processes of each error: the process that the NVIDIA kernel module names, then the processes that have the
-/// GPU open now, then observed processes that have exited and may have used the GPU.
+/// Fills in the processes of each error: the process that the NVIDIA kernel module names, then the processes that have
+/// the GPU open now, then observed processes that have exited and may have used the GPU.
 pub(crate) fn fill_users(xids: &mut [XidEvent], proc_root: &Path) {
     for xid in xids {
         let named = xid.named_pid();

@@ -98,8 +98,8 @@ impl Recording {
         self.trace.is_closed()
     }
 
-    /// What was live when processes exited, or is live now, by call site. It comes from the BPF rows, because events do not show
-    /// the memory that ended with its context.
+    /// What was live when processes exited, or is live now, by call site. It comes from the BPF rows, because events
+    /// do not show the memory that ended with its context.
     fn memory_by_site(&self, probes: &mut Probes) -> Result<MemoryBySite> {
         let mut live_memory = Holdings::new(Rules { warm_up_ns: 0 }, true);
         let capture = &mut probes.capture;
@@ -122,7 +122,8 @@ impl Recording {
         Ok(memory)
     }
 
-    /// Ends the recording, after the probes were detached and all records were taken in. `at_ns` is when the detach started.
+    /// Ends the recording, after the probes were detached and all records were taken in. `at_ns` is when the detach
+    /// started.
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         let memory_by_site = self.memory_by_site(probes)?;
         let memory = self.memory(probes)?;
