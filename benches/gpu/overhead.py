@@ -7,7 +7,7 @@ Two programs train the same model and alternate turns of some steps: one that is
 because it uses copies of the CUDA libraries and probes are attached to files. Each turn is compared with the twin's
 turns just before and just after it, some hundredths of a second away. In each round every mode runs for some turns,
 and as many turns without it run before and after: the difference between the two programs in those turns is
-subtracted. Both use the same two CPUs. torch.profiler runs in its own program: what it loads into a process stays
+divided out. Both use the same two CPUs. torch.profiler runs in its own program: what it loads into a process stays
 there and keeps costing time.
 PEER_FOLDER is the output of benches/gpu/build. Exits 1 if the daemon costs more than 2 %.
 """
