@@ -1,6 +1,7 @@
 #!/bin/sh
-# What `gpuprobe bench` counts of a call, by bpftrace: how many, how many failed, and a histogram of their time, of each
-# process and function. To be named to `--beside`. At its end it prints how many calls it counted, for benches/run to compare.
+# Counts with bpftrace what `gpuprobe bench` counts: calls, failures and a histogram of durations per process and
+# function. It is the command for `--beside`. At the end it prints the number of counted calls, which benches/run
+# compares.
 exec bpftrace -e "
 uprobe:$GPUPROBE_LIBRARY:cuCtxSynchronize { @start[tid] = nsecs; }
 uretprobe:$GPUPROBE_LIBRARY:cuCtxSynchronize /@start[tid]/ {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What gpuprobe takes beside the programs it watches, and whether it loses anything: benches/run calls this.
+"""Measures the resource use of gpuprobe and checks that it loses no calls: benches/run calls this.
 
     load.py GPUPROBE STANDINS [--seconds N] [--growth] [--threads]
 
-Prints tables. Exits 1 where a count is wrong: times depend on the machine, counts do not.
+Prints tables. Exits 1 if a count is wrong: times depend on the machine, counts do not.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def line(what, figure, aim="", met=None):
 
 def expect(what, found, wanted):
     if found != wanted:
-        wrong.append(f"{what}: {found}, and not {wanted}")
+        wrong.append(f"{what}: {found}, not {wanted}")
 
 
 def cpu_seconds(pid):
@@ -46,7 +46,7 @@ def resident_mib(pid):
 
 
 class Paced:
-    """The program that calls, waiting for its word."""
+    """The calling program, which waits for a line on stdin."""
 
     def __init__(self, folder, *words):
         command = [f"{folder}/paced", *map(str, words)]
@@ -70,7 +70,7 @@ class Paced:
 
 
 class Ledger:
-    """A program that has made calls of many kinds, and holds memory, when it waits."""
+    """A program that has made many kinds of calls and has live memory while it waits."""
 
     def __init__(self, folder):
         command = [f"{folder}/ledger", "--threads", "1", "--calls", "1000", "--pauses", "1"]
@@ -89,7 +89,7 @@ class Daemon:
         self.started = time.monotonic()
         command = [probe, "daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "-p", library, *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        # whatever happens here, it must not go on watching the host
+        # it must not keep observing the host after an error here
         atexit.register(self.process.terminate)
         for said in self.process.stderr:
             found = re.search(r"metrics on (http://\S+)", said)
@@ -131,7 +131,7 @@ class Daemon:
 
 
 def user_side(probe, folder, seconds):
-    print(f"\nThe daemon beside 50,000 counted calls a second, for {seconds} s")
+    print(f"\nThe daemon with 50,000 counted calls a second, for {seconds} s")
     daemon = Daemon(probe, f"{folder}/libcuda.so.1")
     program = Paced(folder, 50_000 * seconds, 50_000)
     before, begun = cpu_seconds(daemon.process.pid), time.monotonic()
@@ -148,7 +148,7 @@ def user_side(probe, folder, seconds):
 
 
 def starts(probe, folder):
-    print("\nIts start beside 100 processes that use CUDA, and its end")
+    print("\nIts start with 100 processes that use CUDA, and its end")
     programs = [Paced(folder, 1) for _ in range(100)]
     for tier in ("session", "multi"):
         starts, stops = [], []
@@ -180,9 +180,9 @@ def counted_whole(probe, folder, seconds):
 
 
 def streamed(probe, folder, calls, rate, threads):
-    """Received, lost, and how fast it was made."""
-    with tempfile.TemporaryDirectory() as place:
-        trace = f"{place}/trace.jsonl"
+    """Received and lost calls, and calls per second."""
+    with tempfile.TemporaryDirectory() as output:
+        trace = f"{output}/trace.jsonl"
         program = Paced(folder, calls, rate, threads)
         command = [probe, "record", "-d", str(program.pid), "-o", trace, "-e", CALL, "-q"]
         recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -213,7 +213,7 @@ def streams(probe, folder, seconds):
 
 
 def growth_by_processes(probe, folder):
-    print("\nThe daemon by processes: started beside as many that use CUDA; then with as many that made 1,000 calls and wait")
+    print("\nThe daemon by number of processes: started with as many that use CUDA, then with as many that wait after 1,000 calls")
     print(f"{'processes':>10}{'ready ms':>12}{'RSS MiB':>12}{'% of a core':>14}{'scrape kB':>12}")
     for many in (1, 10, 100, 1000):
         programs = [Paced(folder, 1) for _ in range(many)]
@@ -255,8 +255,8 @@ def main():
     parser.add_argument("probe")
     parser.add_argument("standins")
     parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--growth", action="store_true", help="also how cost grows with processes and threads")
-    parser.add_argument("--threads", action="store_true", help="only how it grows with threads")
+    parser.add_argument("--growth", action="store_true", help="also measure how cost grows with processes and threads")
+    parser.add_argument("--threads", action="store_true", help="only measure how it grows with threads")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("libcuda.so.1", "libcudart.so.12", "paced", "ledger"):

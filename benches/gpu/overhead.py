@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""How much slower a PyTorch training loop is under gpuprobe, beside what others take for less.
+"""Measures how much slower a PyTorch training loop is under gpuprobe, compared with other tools.
 
     overhead.py GPUPROBE PEER_FOLDER [--rounds N] [--pairs N] [--only MODES] [--json FILE]
 
-Two programs train the same model and take turns of some steps: one that is watched, and a twin that nothing watches, for
-it has copies of the CUDA libraries, and probes lie in files. Each turn is compared with the twin's just before and just
-after it, some hundredths of a second away. In each round every mode has its turns, and before and after them there are as
-many turns with nothing: what the two programs differ by then is taken out. Both keep to the same two CPUs. torch.profiler
-has a program of its own: what it brings into a process stays there and goes on costing.
-PEER_FOLDER is what benches/gpu/build made. Exits 1 where the daemon costs more than 2 %.
+Two programs train the same model and alternate turns of some steps: one that is observed, and a twin that is not,
+because it uses copies of the CUDA libraries and probes are attached to files. Each turn is compared with the twin's
+turns just before and just after it, some hundredths of a second away. In each round every mode runs for some turns,
+and as many turns without it run before and after: the difference between the two programs in those turns is
+divided out. Both use the same two CPUs. torch.profiler runs in its own program: what it loads into a process stays
+there and keeps costing time.
+PEER_FOLDER is the output of benches/gpu/build. Exits 1 if the daemon costs more than 2 %.
 """
 
 import argparse
@@ -26,11 +27,11 @@ import time
 LIMIT = 1.02
 STEPS = 20
 SETTLED_AFTER = 0.5
-# a budget is held by what was measured before
+# the budget acts on measurements of the past seconds
 BUDGET_SETTLED_AFTER = 8
-# what is measured of a mode begins after so many turns
+# turns of a mode that are not measured
 WARM_UP = 3
-# what a step calls of the driver's functions that the daemon counts
+# the functions of the CUDA driver that a step calls and the daemon counts
 COUNTED = ["cuLaunchKernel", "cuLaunchKernelEx", "cuMemsetD8Async", "cuMemcpyDtoDAsync_v2"]
 
 
@@ -56,7 +57,7 @@ class Loop:
         return self.process.stdout.readline().split()
 
     def part(self):
-        """Microseconds a step, by the clock and of CPU time."""
+        """Microseconds per step: wall time and CPU time."""
         return [float(us) for us in self.ask(f"part {STEPS}")]
 
     def end(self):
@@ -64,13 +65,13 @@ class Loop:
         self.process.wait()
 
 
-class Beside:
-    """A program that runs while steps are made, started when it says a word on stderr."""
+class Background:
+    """A program that runs during the steps. It has started when it prints a given word on stderr."""
 
     def __init__(self, command, word, folder, settled_after):
         self.said = open(f"{folder}/said", "w+")
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.said)
-        # whatever happens here, it must not go on watching
+        # it must not keep running after an error here
         atexit.register(self.process.terminate)
         for _ in range(3000):
             if word in open(f"{folder}/said").read():
@@ -80,7 +81,7 @@ class Beside:
             time.sleep(0.01)
         else:
             sys.exit(f"overhead.py: {command[0]} did not begin within 30 s: {open(f'{folder}/said').read()}")
-        # what it does right after its start is not what it costs
+        # its start-up work must not be measured
         time.sleep(settled_after)
 
     def end(self):
@@ -90,7 +91,7 @@ class Beside:
 
 
 def modes(args, loop, folder):
-    """By name: what it is, its command, and what that says when it has begun."""
+    """For each mode: its description, its command, and the word it prints when it has started."""
     probe, peer, pid = args.probe, args.peer, str(loop.process.pid)
     daemon = [probe, "daemon", "-d", pid, "--metrics-addr", "127.0.0.1:0", "--display-interval", "0"]
     record = [probe, "record", "-d", pid, "-o", f"{folder}/trace.jsonl", "-v"]
@@ -101,14 +102,14 @@ def modes(args, loop, folder):
         "memory": ("gpuprobe daemon --memleak", [*daemon, "--memleak"], "metrics on"),
         "daemon": ("gpuprobe daemon, all that it counts by default", daemon, "metrics on"),
         "budget": ("gpuprobe daemon --budget 2%", [*daemon, "--budget", "2%"], "metrics on"),
-        "record": ("gpuprobe record to a file, all telling calls of both layers", record, "functions in"),
+        "record": ("gpuprobe record to a file, all informative calls of both layers", record, "functions in"),
         "two_events": ("11 functions of the runtime, two events a call", [*two, loop.runtime], "ready"),
         "profiler": ("torch.profiler, CPU and CUDA", None, None),
     }
 
 
 def turns(loop, twin, pairs):
-    """A loop's turns by the twin's around them: by the clock, of CPU time; and the microseconds of a step of each."""
+    """Ratios of a loop's turns to the twin's around them, in wall and CPU time, and the microseconds per step of both."""
     found = []
     before = twin.part()
     for turn in range(WARM_UP + pairs):
@@ -121,11 +122,11 @@ def turns(loop, twin, pairs):
 
 
 def measure(args, loops, twin, chosen, folder):
-    """For each mode, what turns() found in each round: before it, with it, and after it."""
+    """For each mode, the result of turns() in each round: before, with, and after it."""
     measured = {name: [] for name in chosen}
     last = {}
     for round in range(args.rounds):
-        # none of them is always the one after the same other
+        # rotate, so that no mode always follows the same other mode
         order = list(chosen)
         order = order[round % len(order) :] + order[: round % len(order)]
         for name in order:
@@ -133,12 +134,12 @@ def measure(args, loops, twin, chosen, folder):
             loop = loops[0] if command else loops[1]
             before = last.get(loop) or turns(loop, twin, args.pairs)
             if command:
-                beside = Beside(command, word, folder, BUDGET_SETTLED_AFTER if name == "budget" else SETTLED_AFTER)
+                background = Background(command, word, folder, BUDGET_SETTLED_AFTER if name == "budget" else SETTLED_AFTER)
             else:
                 loop.ask("profile")
             took = turns(loop, twin, args.pairs)
             if command:
-                beside.end()
+                background.end()
             else:
                 loop.ask("end")
             last = {loop: turns(loop, twin, args.pairs)}
@@ -146,25 +147,25 @@ def measure(args, loops, twin, chosen, folder):
     return measured
 
 
-def tell(args, chosen, measured):
+def report(args, chosen, measured):
     print(f"{args.rounds} rounds of {args.pairs} turns of {STEPS} steps in each mode; medians of rounds\n")
     print(f"{'us a step':<64}{'without':>8}{'with':>8}{'ratio':>8}   half of all rounds   of CPU time")
-    told = {}
+    ratios = {}
     for name, (what, _, _) in chosen.items():
         clock, cpu = (
             [2 * took[which] / (before[which] + after[which]) for before, took, after in measured[name]]
             for which in (0, 1)
         )
-        told[name] = statistics.median(clock)
+        ratios[name] = statistics.median(clock)
         low, _, high = statistics.quantiles(clock, n=4)
         bare, us = (statistics.median(round[which][2] for round in measured[name]) for which in (0, 1))
         half = f"{low:.3f} to {high:.3f}"
-        print(f"{what:<64}{bare:>8.0f}{us:>8.0f}{told[name]:>8.3f}   {half:<18}{statistics.median(cpu):>14.3f}")
+        print(f"{what:<64}{bare:>8.0f}{us:>8.0f}{ratios[name]:>8.3f}   {half:<18}{statistics.median(cpu):>14.3f}")
     if args.json:
         with open(args.json, "w") as file:
             json.dump(measured, file)
-    met = told["daemon"] <= LIMIT
-    print(f"\nthe default daemon: {told['daemon']:.3f}, at most {LIMIT}: {'met' if met else 'missed'}")
+    met = ratios["daemon"] <= LIMIT
+    print(f"\nthe default daemon: {ratios['daemon']:.3f}, at most {LIMIT}: {'met' if met else 'missed'}")
     return 0 if met else 1
 
 
@@ -194,7 +195,7 @@ def main():
         measured = measure(args, (watched, profiled), twin, chosen, folder)
         for each in (watched, profiled, twin):
             each.end()
-    sys.exit(tell(args, chosen, measured))
+    sys.exit(report(args, chosen, measured))
 
 
 main()

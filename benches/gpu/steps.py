@@ -1,8 +1,8 @@
-"""Trains a small model, in parts of some steps: one of the programs that benches/gpu/overhead.py measures.
+"""Trains a small model, some steps at a time: one of the programs that benches/gpu/overhead.py measures.
 
-Says `ready RUNTIME DRIVER`, the paths of its CUDA libraries. For every line it reads it does what that says, and answers
-with a line: `part N` makes N steps and tells how many microseconds one of them took, by the clock and of CPU time of all
-threads; `profile` starts torch.profiler, and `end` ends it.
+Prints `ready RUNTIME DRIVER`, the paths of its CUDA libraries. It executes each line of stdin and answers with one
+line: `part N` makes N steps and prints the microseconds per step in wall time and in CPU time of all threads;
+`profile` starts torch.profiler, and `end` stops it.
 """
 
 import os
@@ -14,8 +14,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 
-def stay():
-    """Keeps this thread on one CPU, and all others on another: the same ones in each of the programs that are compared."""
+def pin_threads():
+    """Pins this thread to one CPU and all others to another, the same ones in all compared programs."""
     first, second = sorted(os.sched_getaffinity(0))[-2:]
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {first if int(thread) == os.getpid() else second})
@@ -39,10 +39,10 @@ def main():
         return [seconds / steps * 1e6 for seconds in took]
 
     part(200)
-    stay()
+    pin_threads()
     with open("/proc/self/maps") as maps:
         mapped = [line.split()[-1] for line in maps if "r-xp" in line]
-    # of the toolkit and the driver, or copies of them
+    # the CUDA runtime and the CUDA driver, or copies of them
     names = (r"/(lib|twin\.)cudart\.so", r"/(lib|twin\.)cuda\.so")
     print("ready", *(next(path for path in mapped if re.search(name, path)) for name in names), flush=True)
     profiler = None

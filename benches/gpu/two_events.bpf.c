@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* An event as a call begins and another as it returns, as the simplest tracers of CUDA send them. */
+/* Sends one event when a call starts and one when it returns, like the simplest CUDA tracers. */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
@@ -54,7 +54,7 @@ int returned(struct pt_regs *ctx)
 	return 0;
 }
 
-/* What the kernel itself takes, for both ends of a call and for its entry alone. */
+/* Empty probes: the cost of the Linux kernel itself, at entry and return, and at the entry only. */
 SEC("uprobe.session")
 int nothing_at_both(struct pt_regs *ctx)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * two_events OBJECT LIBRARY [both|entry FUNCTION...]: probes eleven functions of a CUDA runtime, two events a
- * call, and prints a line for each; or puts empty probes on both ends or on the entry of the functions named.
- * Says `ready` on stderr, and at the end, by SIGINT, how many events came. A peer to compare with, written
- * for that alone.
+ * two_events OBJECT LIBRARY [both|entry FUNCTION...]: probes eleven functions of a CUDA runtime, two events per
+ * call, and prints a line for each; or attaches empty probes to entry and return, or to the entry only, of the
+ * given functions. Prints `ready` on stderr, and the number of events after SIGINT. It exists only to compare
+ * gpuprobe with it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,13 +24,13 @@ static const char *const functions[] = {
 };
 #define FUNCTIONS (sizeof(functions) / sizeof(*functions))
 
-static volatile sig_atomic_t told_to_end;
+static volatile sig_atomic_t stop_requested;
 static unsigned long long received;
 
-static void end(int number)
+static void stop(int number)
 {
 	(void)number;
-	told_to_end = 1;
+	stop_requested = 1;
 }
 
 static int print(void *unused, void *data, size_t bytes)
@@ -66,7 +66,7 @@ static int attach_events(struct bpf_object *object, const char *library)
 	return 1;
 }
 
-/* Where in its file a function is, by the table of symbols that stripped libraries keep; 0 for nowhere. */
+/* File offset of a function, from the dynamic symbol table, which stripped libraries keep; 0 if not found. */
 static unsigned long offset_of(Elf *elf, const char *name)
 {
 	Elf_Scn *section = NULL;
@@ -89,7 +89,7 @@ static unsigned long offset_of(Elf *elf, const char *name)
 	return 0;
 }
 
-static int attach_nothing(struct bpf_object *object, const char *library, const char *ends, int count,
+static int attach_empty_probes(struct bpf_object *object, const char *library, const char *ends, int count,
 			  char **names)
 {
 	int at_both = !strcmp(ends, "both");
@@ -120,14 +120,14 @@ int main(int count, char **words)
 		return 1;
 	}
 	ring = ring_buffer__new(bpf_object__find_map_fd_by_name(object, "events"), print, NULL, NULL);
-	if (!ring || !(count > 3 ? attach_nothing(object, words[2], words[3], count - 4, words + 4)
+	if (!ring || !(count > 3 ? attach_empty_probes(object, words[2], words[3], count - 4, words + 4)
 				 : attach_events(object, words[2]))) {
 		fprintf(stderr, "two_events: cannot attach to %s\n", words[2]);
 		return 1;
 	}
-	signal(SIGINT, end);
+	signal(SIGINT, stop);
 	fprintf(stderr, "ready\n");
-	while (!told_to_end) {
+	while (!stop_requested) {
 		int taken = ring_buffer__poll(ring, 100);
 
 		if (taken < 0 && taken != -EINTR)

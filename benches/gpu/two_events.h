@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
-/* What both halves of two_events know. */
+/* Shared by the BPF and the user-space part of two_events. */
 #ifndef TWO_EVENTS_H
 #define TWO_EVENTS_H
 
 #define NAME_BYTES 16
 #define DETAIL_BYTES 64
 
-/* One of the two that a call sends. */
+/* A call sends one at entry and one at return. */
 struct event {
 	unsigned int pid;
 	unsigned int function;

@@ -287,7 +287,7 @@ def standins(said):
 
 
 HOOKS = "/driver/hooks.toml"
-NOT_THERE = "the kernel has no such function: its module is not loaded, or it is part of those that call it"
+NOT_THERE = "the Linux kernel has no such function: its module is not loaded, or it is inlined"
 
 
 def driver(check, kind):
@@ -316,7 +316,7 @@ def driver(check, kind):
     if kind == "session":
         check.contains("standard error", check.text("err"), f" by {PROBES[kind]}, ")
     else:
-        check.contains("standard error", check.text("err"), f"functions of the kernel: 8 by {PROBES[kind]}, 2 not probed")
+        check.contains("standard error", check.text("err"), f"Linux kernel functions: 8 by {PROBES[kind]}, 2 not probed")
 
 
 def hooked(check, calls, functions, pid):
@@ -351,7 +351,7 @@ def driver_daemon(check, tier):
     skipped = check.by("gpuprobe_libraries_skipped_total", said["pid"], "reason")
     check.equal("not there", skipped.get("not_there"), 2)
     check.equal("lost", check.by("gpuprobe_events_lost_total", said["pid"], "cause"), {})
-    check.contains("standard error", check.text("err"), "functions of the kernel: 8 by fentry, 1 not probed")
+    check.contains("standard error", check.text("err"), "Linux kernel functions: 8 by fentry, 1 not probed")
 
 
 def count_of(words):

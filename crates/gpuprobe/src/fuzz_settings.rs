@@ -1,23 +1,10 @@
-//! The root of the fuzz target `settings` (see `fuzz/Cargo.toml`): any bytes as the daemon's settings file. It is not part
-//! of gpuprobe; it is here because the modules that it uses are.
+//! The root of the fuzz target `settings` (see `fuzz/Cargo.toml`): arbitrary bytes as the daemon's settings file. It
+//! is not part of gpuprobe; it lies here because it uses the module `cli` of this crate, which has no library.
 #![no_main]
 #![forbid(unsafe_code)]
-#![allow(dead_code, unused_imports, reason = "the command line has more than what a settings file can say")]
+#![allow(dead_code, unused_imports, reason = "only the settings file is fuzzed, not the rest of the command line")]
 
 mod cli;
-mod settings;
-
-/// What the command line needs of modules that are not under test.
-mod kernel {
-    pub(crate) const DEVICES_ALONE: &str = "";
-
-    #[derive(Clone, Debug, Default)]
-    pub(crate) struct Chosen;
-}
-
-mod watch {
-    pub(crate) const RESCAN_SECONDS: u64 = 10;
-}
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,7 +18,7 @@ static FILE: LazyLock<NamedTempFile> = LazyLock::new(|| NamedTempFile::new().exp
 fuzz_target!(|bytes: &[u8]| {
     fs::write(FILE.path(), bytes).expect("room for the input");
     let words = ["gpuprobe".into(), "daemon".into(), "--config".into(), OsString::from(FILE.path())];
-    if let Err(error) = settings::read(&words) {
+    if let Err(error) = cli::daemon_settings::read(&words) {
         let message = format!("{error:#}");
         assert!(!message.chars().any(char::is_control), "{message:?}");
     }

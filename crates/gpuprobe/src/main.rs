@@ -1,69 +1,39 @@
-//! gpuprobe: what any process does to the NVIDIA GPUs of this host, live.
+//! gpuprobe: shows what processes do to the NVIDIA GPUs of this host, live.
 #![forbid(unsafe_code)]
 
-mod budget;
-mod builtin;
 mod cli;
 mod cmd;
-mod followed;
-mod following;
-mod gpus;
-mod guard;
-mod hooks;
-mod kernel;
-mod launch;
-mod notes;
-mod observer;
-mod output_file;
-mod own;
-mod printer;
-mod probes;
-mod processes;
-mod progress;
-mod quota;
-mod reader;
-mod recording;
-mod select;
-mod settings;
-mod signals;
-mod skips;
-mod states;
-mod stdout;
-mod stops;
-mod supervise;
+mod session;
+mod terminal;
 mod trace_file;
-mod trace_input;
-mod verification;
-mod watch;
-mod xids;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use gpuprobe_event::HookError;
 
-use crate::cli::{Cli, Command};
-use crate::notes::note;
-use crate::stdout::Closed;
+use crate::cli::{Cli, Command, daemon_settings};
+use crate::session::probes::linux_hooks;
+use crate::terminal::notes::note;
+use crate::terminal::stdout::Closed;
 
 fn main() -> ExitCode {
-    // a closed pipe ends us as it ends every other tool: quietly
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let status = if error.use_stderr() { 2 } else { 0 };
-            // nothing is left to be told when even this cannot be printed
+            // if stderr is closed there is no other way to report the error
             drop(error.print());
             return ExitCode::from(status);
         }
     };
-    let done = kernel::choose(&mut cli).and_then(|()| run(cli));
-    match done {
+    match linux_hooks::resolve(&mut cli).and_then(|()| run(cli)) {
         Ok(status) => ExitCode::from(status),
+        // like other tools, exit quietly when the reader of stdout closes the pipe
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
             note!("gpuprobe: {error:#}");
-            // a file of hooks is part of the command line
+            // an error in a hook file is a usage error
             ExitCode::from(if error.is::<HookError>() { 2 } else { 1 })
         }
     }
@@ -84,8 +54,8 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Demo(args)) => cmd::demo::run(&args),
         Some(Command::Bench(args)) => cmd::bench::run(&args),
         Some(Command::Exec(args)) => cmd::exec::run(&args),
-        Some(Command::Guard(args)) => cmd::guard::run(&args),
-        Some(Command::Reader(args)) => cmd::reader::run(&args),
+        Some(Command::AttachHelper(args)) => cmd::attach_helper::run(&args),
+        Some(Command::FileReader(args)) => cmd::file_reader::run(&args),
         None if std::env::args_os().len() <= 1 => {
             drop(Cli::command().print_help());
             Ok(2)
@@ -95,5 +65,5 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
 }
 
 fn daemon() -> anyhow::Result<u8> {
-    cmd::daemon::run(&settings::read(&std::env::args_os().collect::<Vec<_>>())?)
+    cmd::daemon::run(&daemon_settings::read(&std::env::args_os().collect::<Vec<_>>())?)
 }

@@ -1,6 +1,6 @@
-//! Recorded traces, shown again: a program on stand-ins, also with both ends of its calls, and PyTorch on a GPU. What comes
-//! out is compared with files beside the traces, which `GPUPROBE_BLESS=1` writes anew.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+//! Replays recorded traces: a program on stand-ins, also with entry and return lines (`--phases`), and PyTorch on a
+//! GPU. The output is compared with golden files next to the traces; `GPUPROBE_BLESS=1` rewrites them.
+#![allow(clippy::unwrap_used, reason = "tests panic on errors")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,8 +9,8 @@ fn traces() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces")
 }
 
-/// What a command says of a trace, on stdout.
-fn said(words: &[&str], trace: &str) -> String {
+/// The stdout of a command for a trace.
+fn stdout_of(words: &[&str], trace: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_gpuprobe"))
         .args(words)
         .arg(trace)
@@ -27,7 +27,7 @@ fn assert_golden(name: &str, found: &str) {
         std::fs::write(&path, found).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap();
-    assert!(found == expected, "{name} differs; GPUPROBE_BLESS=1 writes it anew:\n{found}");
+    assert!(found == expected, "{name} differs; GPUPROBE_BLESS=1 rewrites it:\n{found}");
 }
 
 const TRACES: [&str; 5] = [
@@ -41,22 +41,22 @@ const TRACES: [&str; 5] = [
 #[test]
 fn summaries_of_recordings() {
     for trace in TRACES {
-        assert_golden(&format!("{trace}.summary.txt"), &said(&["report"], trace));
+        assert_golden(&format!("{trace}.summary.txt"), &stdout_of(&["report"], trace));
     }
 }
 
 #[test]
 fn timelines_of_recordings() {
     for trace in TRACES {
-        assert_golden(&format!("{trace}.timeline.txt"), &said(&["timeline", "--width", "100"], trace));
+        assert_golden(&format!("{trace}.timeline.txt"), &stdout_of(&["timeline", "--width", "100"], trace));
     }
-    let part = said(&["timeline", "--width", "100", "--from", "1s", "--to", "1200ms"], "demo.jsonl.zst");
+    let part = stdout_of(&["timeline", "--width", "100", "--from", "1s", "--to", "1200ms"], "demo.jsonl.zst");
     assert!(part.starts_with("200.0 ms from 1.000000 s"), "{part}");
 }
 
 #[test]
-fn times_beyond_a_trace_are_answered_by_what_it_spans() {
-    let asked = |words: &[&str]| {
+fn a_range_outside_the_trace_is_an_error_with_its_span() {
+    let timeline = |words: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_gpuprobe"))
             .args(["timeline", "demo.jsonl.zst", "--width", "100"])
             .args(words)
@@ -66,36 +66,36 @@ fn times_beyond_a_trace_are_answered_by_what_it_spans() {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.success(), text(output.stdout), text(output.stderr))
     };
-    let (_, all, _) = asked(&[]);
+    let (_, all, _) = timeline(&[]);
     for beyond in
         [&["--from", "1000s"][..], &["--from", "9000s", "--to", "99999999999999s"], &["--to", "1ns"]]
     {
-        let (shown, picture, said) = asked(beyond);
+        let (shown, picture, stderr) = timeline(beyond);
         assert!(!shown && picture.is_empty(), "{beyond:?}: {picture}");
-        assert!(said.contains("the trace spans 0.") && said.lines().count() == 1, "{beyond:?}: {said}");
+        assert!(stderr.contains("the trace spans 0.") && stderr.lines().count() == 1, "{beyond:?}: {stderr}");
     }
-    let (shown, picture, said) = asked(&["--to", "99999999999999s"]);
-    assert!(shown && said.contains("the trace spans 0."), "{said}");
-    assert_eq!(picture, all, "there is nothing after the end");
+    let (shown, picture, stderr) = timeline(&["--to", "99999999999999s"]);
+    assert!(shown && stderr.contains("the trace spans 0."), "{stderr}");
+    assert_eq!(picture, all, "the trace is shown to its end");
 }
 
 #[test]
-fn a_trace_of_beginnings_alone_is_counted_and_says_so() {
+fn a_trace_of_entries_only_is_counted_and_reported_as_such() {
     let lines = [
         r#"{"type":"meta","format":1}"#.to_owned(),
-        beginning(1, "cuLaunchKernel"),
-        beginning(2, "cuLaunchKernel"),
-        beginning(3, "cuMemAlloc_v2"),
+        entry(1, "cuLaunchKernel"),
+        entry(2, "cuLaunchKernel"),
+        entry(3, "cuMemAlloc_v2"),
         r#"{"type":"end"}"#.to_owned(),
     ];
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.jsonl");
     std::fs::write(&trace, lines.join("\n") + "\n").unwrap();
     let trace = trace.to_str().unwrap();
-    for said in [said(&["report"], trace), said(&["report", "--html", "-"], trace)] {
-        assert!(said.contains("only the start of calls was recorded"), "{said}");
+    for output in [stdout_of(&["report"], trace), stdout_of(&["report", "--html", "-"], trace)] {
+        assert!(output.contains("only the start of calls was recorded"), "{output}");
     }
-    let summary = said(&["report"], trace);
+    let summary = stdout_of(&["report"], trace);
     assert!(summary.contains("\n3 calls in 1 process over 2.0 ms; only the start of calls"), "{summary}");
     assert!(summary.contains("Total CUDA API calls: 3\n  Kernel launches: not known\n"), "{summary}");
     let row = |line: &&str| line.starts_with("cuLaunchKernel ");
@@ -104,17 +104,17 @@ fn a_trace_of_beginnings_alone_is_counted_and_says_so() {
 }
 
 /// A line of `trace -r --json`.
-fn beginning(id: u64, name: &str) -> String {
+fn entry(id: u64, name: &str) -> String {
     format!(
         r#"{{"event_id":{id},"ts":5.00{id},"type":"launch","name":"{name}","phase":"B","pid":7,"tid":7,"process":"p","api":"driver"}}"#
     )
 }
 
 #[test]
-fn pages_of_recordings_load_nothing_and_have_every_part() {
+fn pages_load_nothing_and_have_every_section() {
     for trace in TRACES {
-        let page = said(&["report", "--html", "-"], trace);
-        assert_eq!(page.matches("<script").count(), 1, "{trace}: only our own");
+        let page = stdout_of(&["report", "--html", "-"], trace);
+        assert_eq!(page.matches("<script").count(), 1, "{trace}: only the embedded script");
         for part in
             ["id=\"figures\"", "id=\"timeline\"", "id=\"functions\"", "class=\"flame\"", "id=\"losses\""]
         {

@@ -1,4 +1,4 @@
-//! `gpuprobe convert`: a trace in the formats of other programs.
+//! `gpuprobe convert`: converts a trace to formats of other programs.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use gpuprobe_output::units::count;
 use gpuprobe_output::{Conversion, Converted};
 
 use crate::cli::ConvertArgs;
-use crate::notes::note;
-use crate::stdout::Closed;
-use crate::trace_input::{TraceInput, create};
+use crate::terminal::notes::note;
+use crate::terminal::stdout::Closed;
+use crate::trace_file::input::{TraceInput, create};
 
 const BUFFER: usize = 1 << 18;
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
-    // first, so that what is no trace leaves the output as it is
+    // first, so that an invalid trace leaves the output unchanged
     let mut input = TraceInput::open(&args.trace)?;
     let output = output(args);
     let out: Box<dyn Write> = match &output {
@@ -29,31 +29,31 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
         None => Error::new(error).context("cannot write the output"),
     };
     let mut conversion = Conversion::new(args.to, input.reader.meta(), out).map_err(cannot)?;
-    let ending = input.each(|event| conversion.feed(event).map_err(cannot))?;
+    let ending = input.for_each_event(|event| conversion.feed(event).map_err(cannot))?;
     let converted = conversion.finish(ending.end.as_ref()).map_err(cannot)?;
     input.end_progress();
-    ending.tell(input.damaged());
-    tell(&converted, output.as_deref());
+    ending.print_missing(input.damaged());
+    report(&converted, output.as_deref());
     match ending.broken {
         None => Ok(0),
         Some(error) => Err(cut_short(error, &args.trace)),
     }
 }
 
-/// What came out is whole, but the trace has more.
+/// The output is complete, but the trace could not be read to its end.
 fn cut_short(error: Error, trace: &Path) -> Error {
-    error.context(format!("{} is converted only to where it can be read", trace.display()))
+    error.context(format!("{} is converted only up to where it can be read", trace.display()))
 }
 
-/// What came out.
-fn tell(converted: &Converted, output: Option<&Path>) {
+/// Reports what was written.
+fn report(converted: &Converted, output: Option<&Path>) {
     if converted.moved > 0 {
         let calls = count(converted.moved, "call", "calls");
-        note!("the times of {calls} overlapped those of others on their thread, and were cut to fit");
+        note!("the times of {calls} overlapped other calls on their thread, and were shortened");
     }
     let mut what = count(converted.calls, "call", "calls");
     if converted.unfinished > 0 {
-        what += &format!(", {} of them not seen to return", converted.unfinished);
+        what += &format!(", {} of them without a recorded return", converted.unfinished);
     }
     match output {
         Some(path) => note!("wrote {} ({what})", path.display()),
@@ -61,18 +61,18 @@ fn tell(converted: &Converted, output: Option<&Path>) {
     }
 }
 
-/// Where the output goes; `None` is stdout.
+/// The output file; `None` is stdout.
 fn output(args: &ConvertArgs) -> Option<PathBuf> {
     match &args.output {
         Some(path) if path.as_os_str() == "-" => None,
         Some(path) => Some(path.clone()),
         None if !io::stdout().is_terminal() => None,
-        None => Some(beside(&args.trace, args.to.extension())),
+        None => Some(next_to(&args.trace, args.to.extension())),
     }
 }
 
 /// `trace.jsonl.zst` becomes `trace.json`.
-fn beside(trace: &Path, extension: &str) -> PathBuf {
+fn next_to(trace: &Path, extension: &str) -> PathBuf {
     let mut name = if trace.as_os_str() == "-" { Path::new("trace") } else { trace }.to_owned();
     for end in ["zst", "jsonl"] {
         if name.extension().is_some_and(|e| e == end) {
@@ -90,8 +90,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_output_lies_beside_the_trace() {
-        let of = |trace: &str| beside(Path::new(trace), "json");
+    fn the_output_lies_next_to_the_trace() {
+        let of = |trace: &str| next_to(Path::new(trace), "json");
         assert_eq!(of("a/trace_1.jsonl"), Path::new("a/trace_1.json"));
         assert_eq!(of("trace.jsonl.zst"), Path::new("trace.json"));
         assert_eq!(of("v1.2.jsonl"), Path::new("v1.2.json"));

@@ -1,4 +1,4 @@
-//! `gpuprobe demo`: a built-in program under the probes, on stand-in CUDA libraries that are part of this binary.
+//! `gpuprobe demo`: runs an embedded program under the probes, with embedded stand-in CUDA libraries.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use anyhow::Result;
 use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::Api;
 
-use crate::builtin;
 use crate::cli::{DemoArgs, RecordingArgs};
+use crate::cmd::embedded;
 use crate::cmd::run::{probes, record};
-use crate::notes::note;
-use crate::recording::tell_place;
+use crate::session::record::recording::print_trace_path;
+use crate::terminal::notes::note;
 
-/// The program, and the libraries it finds beside itself.
+/// The program, and the libraries that it loads from its own folder.
 const FILES: [(&str, &[u8]); 3] = [
     ("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo"))),
     ("libcudart.so.12", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.12"))),
@@ -20,35 +20,33 @@ const FILES: [(&str, &[u8]); 3] = [
 ];
 
 pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
-    // first, so that someone without the privileges reads nothing but that
+    // first, so that without privileges this error is the only output
     let mut recording =
         RecordingArgs { attach: args.attach.clone(), quiet: true, ..RecordingArgs::default() };
     let probes = probes(&recording)?;
-    let folder = builtin::folder("demo")?;
+    let folder = embedded::folder("demo")?;
     for (name, bytes) in FILES {
-        builtin::write(&folder.path().join(name), bytes)?;
+        embedded::write(&folder.path().join(name), bytes)?;
     }
     note!(
         "A small training program runs for about three seconds. It is ordinary C: its CUDA calls go to stand-in"
     );
-    note!(
-        "libraries, so that no GPU is needed, and nothing in it knows that it is watched. It says of itself:\n"
-    );
+    note!("libraries, so that no GPU is needed, and it is not modified to be observed. Its own output:\n");
     let trace = folder.path().join("trace.jsonl");
     recording.output = Some(args.output.clone().unwrap_or(trace));
     let command = [folder.path().join("demo").into_os_string()];
     let recorded = record(&command, probes, &recording)?;
     let status = recorded.status;
     note!("\nand this is what gpuprobe saw:\n");
-    let trace = recorded.tell()?;
+    let trace = recorded.print()?;
     if args.output.is_some() {
-        tell_place(&trace);
+        print_trace_path(&trace);
     }
     note!("\n{}", next_step());
     Ok(status)
 }
 
-/// What to try next, depending on whether a real driver is here.
+/// What to try next, depending on whether libcuda is installed.
 fn next_step() -> String {
     let scan = Inspector::new().of_host(Path::new("/proc"), &HostPaths::default());
     match scan.libraries.iter().find(|l| l.kind == Api::Driver) {

@@ -1,4 +1,4 @@
-//! The other half of `launch`: waits, and becomes the command when it is let go.
+//! The paused copy of gpuprobe (`__exec`): waits for a signal, then executes the command.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -10,25 +10,25 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{Pid, getppid};
 
 use crate::cli::ExecArgs;
-use crate::launch::{GO, READY};
-use crate::signals::let_through;
+use crate::session::command::launch::{PAUSED_NAME, RESUME_SIGNAL};
+use crate::session::signals::unblock_signals;
 
 pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     let [program, name, arguments @ ..] = args.command.as_slice() else { bail!("nothing to run") };
-    // whoever started us watches first; should it be killed before it lets us go, nobody would ever do so
+    // if the parent is killed before it sends the signal, this process would wait forever
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != Pid::from_raw(args.parent) {
-        bail!("whoever started this has ended");
+        bail!("the process that started this one has exited");
     }
-    set_name(READY)?;
-    let mut word = SigSet::empty();
-    word.add(GO);
-    word.wait()?;
+    set_name(PAUSED_NAME)?;
+    let mut resume = SigSet::empty();
+    resume.add(RESUME_SIGNAL);
+    resume.wait()?;
     set_pdeathsig(None)?;
     if let [soft, hard] = args.files[..] {
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
     }
-    let_through()?;
+    unblock_signals()?;
     let error = Command::new(program).arg0(name).args(arguments).exec();
     bail!("cannot run {}: {error}", program.display());
 }

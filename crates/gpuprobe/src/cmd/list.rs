@@ -10,8 +10,8 @@ use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::{Api, catalogue};
 
 use crate::cli::ListArgs;
-use crate::kernel;
-use crate::stdout::print;
+use crate::session::probes::linux_hooks;
+use crate::terminal::stdout::print;
 
 pub(crate) fn run(args: &ListArgs) -> Result<u8> {
     if args.kernel {
@@ -19,15 +19,15 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8> {
         return Ok(0);
     }
     let glob = args.glob.as_deref().unwrap_or("*");
-    let pattern = Pattern::new(glob).with_context(|| format!("`{glob}` is no glob"))?;
-    let fitting: Vec<_> = catalogue().functions().iter().filter(|f| pattern.matches(f.name)).collect();
-    if fitting.is_empty() {
-        bail!("no function fits {glob}{}", near(glob));
+    let pattern = Pattern::new(glob).with_context(|| format!("`{glob}` is not a valid glob"))?;
+    let matching: Vec<_> = catalogue().functions().iter().filter(|f| pattern.matches(f.name)).collect();
+    if matching.is_empty() {
+        bail!("no function matches {glob}{}", near(glob));
     }
     let present = present();
     let mut out = String::new();
     writeln!(out, "* found on this host   ~ hot: traced only when named by -e\n")?;
-    for f in fitting {
+    for f in matching {
         let here = if present.contains(&(f.api, f.name)) { '*' } else { ' ' };
         let hot = if f.hot { '~' } else { ' ' };
         writeln!(out, "{here}{hot} {:<8} {:<10} {:<14} {}", f.api, f.versions, f.class, f.signature())?;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// What `--kernel` sees, and how; without a glob, functions of the driver's modules.
+/// What `--kernel` can probe, and how; without a glob, functions of the NVIDIA kernel modules.
 fn of_kernel(glob: Option<&str>) -> Result<String> {
     let mut out = String::new();
     writeln!(out, "~ called all the time: probed only when named without a star\n")?;
@@ -45,7 +45,7 @@ fn of_kernel(glob: Option<&str>) -> Result<String> {
             writeln!(out, "  {:<15} {:<10} {}", "tracepoint", f.class, f.signature())?;
         }
     }
-    let found = kernel::listed(glob)?;
+    let found = linux_hooks::listed(glob)?;
     for line in &found {
         let noisy = if line.is_noisy { '~' } else { ' ' };
         let module = line.function.module.as_deref().map_or(String::new(), |module| format!(" [{module}]"));
@@ -53,9 +53,9 @@ fn of_kernel(glob: Option<&str>) -> Result<String> {
     }
     if found.is_empty() {
         let what = match glob {
-            Some(glob) => format!("no function of the kernel fits {glob}"),
+            Some(glob) => format!("no function of the Linux kernel matches {glob}"),
             None => {
-                "no module of the NVIDIA driver is loaded; a glob lists any function of the kernel".to_owned()
+                "no NVIDIA kernel module is loaded; a glob lists any function of the Linux kernel".to_owned()
             }
         };
         writeln!(out, "\n{what}")?;
@@ -63,7 +63,7 @@ fn of_kernel(glob: Option<&str>) -> Result<String> {
     Ok(out)
 }
 
-/// The functions of the libraries that this host has.
+/// The functions of the libraries on this host.
 fn present() -> HashSet<(Api, &'static str)> {
     let scan = Inspector::new().of_host(Path::new("/proc"), &HostPaths::default());
     let mut names = HashSet::new();
@@ -77,11 +77,11 @@ fn present() -> HashSet<(Api, &'static str)> {
     names
 }
 
-/// Names that someone who wrote this glob may have meant.
+/// Names that are similar to a glob, for an error message.
 fn near(glob: &str) -> String {
     let letters: String =
         glob.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>().to_lowercase();
-    // less and less of the name, until something begins like it or has it inside
+    // shorten the name until it is part of a function name
     for length in (4..=letters.len()).rev() {
         let part = &letters[..length];
         let names = catalogue().functions().iter().map(|f| f.name);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_misses_are_named() {
+    fn similar_names_are_suggested() {
         assert!(near("cudamalloc").contains("cudaMalloc"));
         assert!(near("cudaMallocc*").contains("cudaMalloc"));
         assert_eq!(near("zzz"), "");

@@ -1,4 +1,4 @@
-//! `gpuprobe memory`: who holds GPU memory, from which line, and what grows.
+//! `gpuprobe memory`: shows live GPU memory by process and source line, and what grows.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,35 +12,35 @@ use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc
 use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
 
-use crate::cli::MemoryArgs;
-use crate::followed::{Followed, process_of_thread};
-use crate::gpus::Gpus;
-use crate::notes::note;
-use crate::observer::{MEMORY, Observer, unix_seconds};
-use crate::output_file::{self, Access};
-use crate::probes::{Probes, config};
-use crate::processes::Processes;
-use crate::select::Selection;
-use crate::signals::Signals;
-use crate::states::States;
-use crate::stdout::{Closed, print};
-use crate::supervise::Supervised;
-use crate::watch::{RESCAN_SECONDS, Watch};
+use crate::cli::{MemoryArgs, RESCAN_SECONDS};
+use crate::session::command::supervise::SupervisedCommand;
+use crate::session::follow::mapping_watch::Watch;
+use crate::session::follow::process_set::{ProcessSet, process_of_thread};
+use crate::session::host::gpu_numbering::GpuNumbering;
+use crate::session::host::gpu_state_poller::GpuStatePoller;
+use crate::session::host::observer::{MEMORY, Observer, unix_seconds};
+use crate::session::host::processes::Processes;
+use crate::session::probes::probe_set::{Probes, config};
+use crate::session::probes::selection::Selection;
+use crate::session::signals::Signals;
+use crate::terminal::notes::note;
+use crate::terminal::stdout::{Closed, print};
+use crate::trace_file::output_file::{self, Access};
 
-/// How often what is held is looked at. A verdict needs a dozen looks after warm-up.
+/// How often live memory is sampled. A verdict needs a dozen samples after warm-up.
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
-/// How long a host or a process is watched where nothing else was said.
+/// The default of --duration without a command.
 const DURATION: Duration = Duration::from_secs(10);
-/// Columns of what is no terminal.
+/// Columns if the output is not a terminal.
 const WIDTH: usize = 160;
 
 pub(crate) fn run(args: &MemoryArgs) -> Result<u8> {
     let mut view = View::new(args, observer(args)?)?;
-    if args.command.is_empty() { watch(args, &mut view) } else { launched(args, &mut view) }
+    if args.command.is_empty() { observe_running(args, &mut view) } else { observe_command(args, &mut view) }
 }
 
 fn observer(args: &MemoryArgs) -> Result<Observer> {
-    let hooks = Arc::clone(&args.attach.chosen.hooks);
+    let hooks = Arc::clone(&args.attach.resolved.hooks);
     let config = CaptureConfig {
         only_targets: !args.pids.is_empty() || !args.command.is_empty(),
         hold: !args.command.is_empty(),
@@ -52,28 +52,28 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         named: true,
         few: false,
         failures: false,
-        tallied: Vec::new(),
+        entry_counted: Vec::new(),
     };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
-    let holdings = Holdings::new(Rules::after(args.warm_up), true);
-    let gpus = Gpus::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
-    let observer = Observer::new(probes, Processes::new(0), Some(holdings)).with_gpus(gpus);
+    let live_memory = Holdings::new(Rules::after(args.warm_up), true);
+    let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
+    let observer = Observer::new(probes, Processes::new(0), Some(live_memory)).with_gpus(gpus);
     let is_host = args.pids.is_empty() && args.command.is_empty();
     let only = (!is_host).then(|| args.pids.iter().copied().map(Tgid).collect());
-    Ok(observer.with_states(States::start(&args.nvml, SAMPLE_EVERY, only, args.attach.verbose)?))
+    Ok(observer.with_states(GpuStatePoller::start(&args.nvml, SAMPLE_EVERY, only, args.attach.verbose)?))
 }
 
-/// What is shown, where and how often.
+/// The display: where it goes and how often it is updated.
 struct View<'a> {
     args: &'a MemoryArgs,
     observer: Observer,
     file: Option<File>,
-    /// Lost besides what the kernel side counts.
+    /// Losses that the BPF programs do not count.
     losses: Losses,
     begun: Instant,
     sampled: Instant,
     shown: Instant,
-    /// Whoever read this has had enough.
+    /// The reader of stdout has closed it.
     closed: bool,
 }
 
@@ -88,7 +88,7 @@ impl<'a> View<'a> {
         Ok(Self { args, observer, file, losses, begun: now, sampled: now, shown: now, closed: false })
     }
 
-    /// Takes in what happened, and looks and shows when it is time.
+    /// Takes in a batch, and samples and displays when it is time.
     fn take(&mut self, batch: &Batch) -> Result<()> {
         self.observer.take(batch)?;
         if self.sampled.elapsed() >= SAMPLE_EVERY {
@@ -127,7 +127,7 @@ impl<'a> View<'a> {
 
     fn write(&mut self, text: &str) -> Result<()> {
         match &mut self.file {
-            Some(file) => file.write_all(text.as_bytes()).context("cannot write what is held"),
+            Some(file) => file.write_all(text.as_bytes()).context("cannot write the report"),
             None => match print(text) {
                 Err(error) if error.is::<Closed>() => {
                     self.closed = true;
@@ -138,95 +138,95 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether there is nobody to show anything to any more, or no time left.
+    /// Whether stdout is closed or the time is over.
     fn is_over(&self, most: Option<Duration>) -> bool {
         self.closed || most.is_some_and(|most| self.begun.elapsed() >= most)
     }
 
-    /// Shows what is held at the end, and tells what could not be watched.
+    /// Shows the live memory at the end, and reports losses and skips.
     fn finish(&mut self) -> Result<()> {
         if !self.closed {
             self.show()?;
         }
-        if self.closed { Ok(()) } else { tell_what_is_missing(self) }
+        if self.closed { Ok(()) } else { report_missing(self) }
     }
 }
 
-/// Blocks need a terminal that knows them.
+/// Block characters need a UTF-8 locale.
 fn strokes() -> Strokes {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
     if locale.contains("utf-8") || locale.contains("utf8") { Strokes::Blocks } else { Strokes::Ascii }
 }
 
-/// The text from the top of the screen on, as much as it has room for.
+/// The text from the top of the screen, cut to its rows.
 fn redrawn(text: &str, rows: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
-    // the cursor has the last row
+    // the cursor is in the last row
     let room = rows.saturating_sub(1).max(1);
     let (kept, more) = if lines.len() > room { (room - 1, "...\n") } else { (room, "") };
     let shown: String = lines.iter().take(kept).flat_map(|line| [*line, "\n"]).collect();
     format!("\x1b[2J\x1b[H{shown}{more}")
 }
 
-/// A command from its first instruction to its end.
-fn launched(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
-    // most programs have the loader that we have, so that none of them has to stop for it
+/// Observes a command from its first instruction to its exit.
+fn observe_command(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
+    // most programs use the same dynamic loader as gpuprobe: probed now, they need not be stopped for it
     view.observer.probes.attach_loader_of(Tgid(std::process::id()));
-    let mut command = Supervised::waiting(&args.command)?;
-    command.go(&view.observer.probes)?;
+    let mut command = SupervisedCommand::start_paused(&args.command)?;
+    command.resume(&view.observer.probes)?;
     let status = loop {
-        let (batch, ended) = command.look(&mut view.observer.probes)?;
+        let (batch, exit_status) = command.poll(&mut view.observer.probes)?;
         view.take(&batch)?;
-        match ended {
+        match exit_status {
             Some(status) => break Some(status),
             None if view.is_over(args.duration) => break None,
             None => {}
         }
     };
-    let left = command.finish(&mut view.observer.probes)?;
-    view.observer.take(&left.ending.batch)?;
-    view.losses.add(LossCause::LateAttach, left.late);
+    let end = command.finish(&mut view.observer.probes)?;
+    view.observer.take(&end.ending.batch)?;
+    view.losses.add(LossCause::LateAttach, end.late);
     view.finish()?;
-    if left.running > 0 {
-        note!("not watched any more: {} processes that run on", left.running);
+    if end.running > 0 {
+        note!("no longer observed: {} processes that still run", end.running);
     }
     Ok(status.unwrap_or(0))
 }
 
-/// The host, or processes that run.
-fn watch(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
-    // before any thread is made, so that none of them is hit by a signal meant for us
-    let mut signals = Signals::hold_back()?;
-    // before processes are looked at, so that nothing falls between the two
+/// Observes the host or running processes.
+fn observe_running(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
+    // before any thread is created, so that no thread receives the signals
+    let mut signals = Signals::block()?;
+    // before processes are scanned, so that no mapping is missed
     let mut watch = Watch::start(RESCAN_SECONDS);
     attach(&args.pids, &mut view.observer.probes)?;
     let duration = args.duration.or((!args.watch).then_some(DURATION));
     if let (Some(duration), false) = (duration, args.watch) {
         note!(
-            "gpuprobe: watching for {} s, then telling what was allocated meanwhile",
+            "gpuprobe: watching for {} s, then showing what was allocated meanwhile",
             duration.as_secs_f64()
         );
     }
-    let mut followed = Followed::new(&args.pids);
+    let mut followed = ProcessSet::new(&args.pids);
     loop {
         let mut others = watch.fds();
         others.push(signals.fd());
-        // until ways that are not known have been learnt, every allocation by them sends its stack
+        // every allocation from an unknown call site sends its stack, until user space has registered the site
         let urgent = Urgent::begin();
         view.observer.probes.capture.wait(&others, SAMPLE_EVERY / 4);
-        let told = signals.told_to_end().is_some();
+        let is_ended = signals.termination_signal().is_some();
         let batch = view.observer.probes.take()?;
         drop(urgent);
         followed.take(&batch);
         view.losses = watch.losses().clone();
         view.take(&batch)?;
         match args.pids.is_empty() {
-            true => watch.look(&mut view.observer.probes),
-            false => watch.look_at(followed.running(), &mut view.observer.probes),
+            true => watch.rescan_if_due(&mut view.observer.probes),
+            false => watch.probe_new_mappings_of(followed.running(), &mut view.observer.probes),
         }
-        let all_ended = !args.pids.is_empty() && followed.running().is_empty();
-        if told || all_ended || view.is_over(duration) {
+        let all_exited = !args.pids.is_empty() && followed.running().is_empty();
+        if is_ended || all_exited || view.is_over(duration) {
             break;
         }
     }
@@ -236,7 +236,7 @@ fn watch(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     Ok(0)
 }
 
-/// Probes the processes that were asked for, or everything.
+/// Probes the given processes, or the whole host.
 fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
     for pid in pids {
         if let Some(process) = process_of_thread(*pid) {
@@ -246,17 +246,17 @@ fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
         probes.capture.observe(Tgid(*pid));
         probes.capture.add_target(Tgid(*pid))?;
     }
-    // a process may have mapped the runtime alone, which loads the driver at the first call
+    // a process may have mapped only the CUDA runtime, which loads libcuda at its first call
     match pids.is_empty() {
-        // what they did before is nobody's question here
+        // calls before the start are not losses here
         true => drop(probes.attach_host()),
-        false => probes.attach_host_aside(),
+        false => probes.attach_host_quietly(),
     }
     Ok(())
 }
 
-/// Losses that no verdict says, and what could not be watched.
-fn tell_what_is_missing(view: &View<'_>) -> Result<()> {
+/// Reports losses that verdicts do not mention, and skips.
+fn report_missing(view: &View<'_>) -> Result<()> {
     let losses = view.observer.losses(&view.losses)?;
     for (cause, count) in losses.iter().filter(|(cause, _)| *cause != LossCause::ForgottenEarly) {
         note!("gpuprobe: lost {count} {}: {}", cause.as_str(), cause.meaning());
@@ -265,8 +265,8 @@ fn tell_what_is_missing(view: &View<'_>) -> Result<()> {
     let is_host = view.args.pids.is_empty() && view.args.command.is_empty();
     match skips.lines().count() {
         0 => {}
-        n if is_host => note!("gpuprobe: {n} not probed: -v tells what and why"),
-        _ => skips.lines().for_each(|line| note!("gpuprobe: not watched: {line}")),
+        n if is_host => note!("gpuprobe: {n} not probed: -v shows what and why"),
+        _ => skips.lines().for_each(|line| note!("gpuprobe: not probed: {line}")),
     }
     Ok(())
 }
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_redrawn_fits_the_screen() {
+    fn a_redrawn_text_fits_the_screen() {
         assert_eq!(redrawn("a\nb\nc\n", 4), "\x1b[2J\x1b[Ha\nb\nc\n");
         assert_eq!(redrawn("a\nb\nc\n", 3), "\x1b[2J\x1b[Ha\n...\n");
         assert_eq!(redrawn("a\n", 0), "\x1b[2J\x1b[Ha\n");

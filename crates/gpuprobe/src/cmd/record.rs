@@ -1,32 +1,32 @@
-//! `gpuprobe record`: what already runs, for a while.
+//! `gpuprobe record`: records running processes for a while.
 
 use std::time::Instant;
 
 use anyhow::Result;
 use gpuprobe_capture::CaptureConfig;
 
-use crate::budget::KeptBudget;
 use crate::cli::RecordArgs;
-use crate::following::{Following, Wanted};
-use crate::notes::note;
-use crate::output_file::Access;
-use crate::recording::{Recording, collect, recording_config, tell_place};
-use crate::select::Selection;
-use crate::trace_file::Output;
+use crate::session::follow::following::{FollowTargets, Following};
+use crate::session::probes::probe_budget::ProbeBudget;
+use crate::session::probes::selection::Selection;
+use crate::session::record::recording::{Recording, capture_config_of_recording, collect, print_trace_path};
+use crate::terminal::notes::note;
+use crate::trace_file::Destination;
+use crate::trace_file::output_file::Access;
 
 pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
-    let hooks = &args.recording.attach.chosen.hooks;
-    let selection = Selection::from_globs(&args.recording.events, hooks)?.telling_work();
+    let hooks = &args.recording.attach.resolved.hooks;
+    let selection = Selection::from_globs(&args.recording.events, hooks)?.following_gpu_ops();
     let config = CaptureConfig {
         only_targets: !args.all,
         follow_forks: args.children,
-        ..recording_config(&args.recording, &selection)
+        ..capture_config_of_recording(&args.recording, &selection)
     };
-    let wanted = Wanted { pids: &args.pids, paths: &[], hooks };
-    let output = Output::find(args.recording.output.as_deref(), Access::asked(args.recording.mode))?;
+    let wanted = FollowTargets { pids: &args.pids, paths: &[], hooks };
+    let output = Destination::find(args.recording.output.as_deref(), Access::requested(args.recording.mode))?;
     let budget = args.recording.budget;
     let budget =
-        budget.map(|share| KeptBudget::measured(share, &config, collect(&args.recording))).transpose()?;
+        budget.map(|share| ProbeBudget::measured(share, &config, collect(&args.recording))).transpose()?;
     let (collect, verbose) = (collect(&args.recording), args.recording.attach.verbose);
     let mut following = Following::start(&config, selection, wanted, collect, verbose)?;
     following.probes.budget = budget;
@@ -35,10 +35,11 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         note!("gpuprobe: recording: Ctrl-C ends it and keeps the trace");
     }
     let start = Instant::now();
-    let is_over = || args.duration.is_some_and(|duration| start.elapsed() >= duration);
-    while following.goes_on() && !following.is_over() && !is_over() && !recording.is_closed() {
+    let is_time_over = || args.duration.is_some_and(|duration| start.elapsed() >= duration);
+    while following.wait_for_events() && !following.all_exited() && !is_time_over() && !recording.is_closed()
+    {
         let batch = following.take()?;
-        following.probes.keep_told(&batch)?;
+        following.probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &following.probes)?;
     }
     let ending = following.probes.capture.detach()?;
@@ -46,6 +47,6 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     recording.take(ending.into_batch(), &following.probes)?;
     let losses = following.losses()?;
     let recorded = recording.finish(&mut following.probes, losses, at_ns)?;
-    tell_place(&recorded.tell()?);
+    print_trace_path(&recorded.print()?);
     Ok(0)
 }

@@ -1,4 +1,4 @@
-//! `gpuprobe report`: the summary of a recorded trace again, or a page.
+//! `gpuprobe report`: prints the summary of a recorded trace, or writes it as an HTML page.
 
 use std::io::IsTerminal;
 use std::io::Write;
@@ -11,15 +11,15 @@ use gpuprobe_output::units::count;
 use gpuprobe_output::{Fit, summary};
 
 use crate::cli::ReportArgs;
-use crate::notes::note;
-use crate::stdout::print;
-use crate::trace_input::{TraceInput, create};
+use crate::terminal::notes::note;
+use crate::terminal::stdout::print;
+use crate::trace_file::input::{TraceInput, create};
 
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let mut input = TraceInput::open(&args.trace)?;
     let meta = input.reader.meta().clone();
     let mut replay = Replay::default();
-    let ending = input.each(|event| {
+    let ending = input.for_each_event(|event| {
         replay.feed(event);
         Ok(())
     })?;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
             write(path, &args.trace, &html(&report, &source), &report)?;
         }
     }
-    ending.tell(input.damaged());
+    ending.print_missing(input.damaged());
     ending.broken.map_or(Ok(0), Err)
 }
 

@@ -1,4 +1,4 @@
-//! `gpuprobe run`: a command from its first instruction to its end.
+//! `gpuprobe run`: records a command from its first instruction to its exit.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -7,64 +7,67 @@ use anyhow::{Result, bail};
 use gpuprobe_capture::CaptureConfig;
 use gpuprobe_event::{LossCause, Tgid};
 
-use crate::budget::KeptBudget;
 use crate::cli::{RecordingArgs, RunArgs};
-use crate::notes::note;
-use crate::output_file::Access;
-use crate::probes::Probes;
-use crate::recording::{Recorded, Recording, collect, recording_config, tell_place};
-use crate::select::Selection;
-use crate::supervise::Supervised;
-use crate::trace_file::{Finished, Output, is_stdout};
+use crate::session::command::supervise::SupervisedCommand;
+use crate::session::probes::probe_budget::ProbeBudget;
+use crate::session::probes::probe_set::Probes;
+use crate::session::probes::selection::Selection;
+use crate::session::record::recording::{
+    Recorded, Recording, capture_config_of_recording, collect, print_trace_path,
+};
+use crate::terminal::notes::note;
+use crate::trace_file::output_file::Access;
+use crate::trace_file::{Destination, Finished, is_stdout};
 
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
     let recorded = record(&args.command, probes(&args.recording)?, &args.recording)?;
     let status = recorded.status;
-    tell_place(&recorded.tell()?);
+    print_trace_path(&recorded.print()?);
     Ok(status)
 }
 
-/// A command that was recorded to its end.
+/// A recording of a command that has exited.
 #[derive(Debug)]
 pub(crate) struct RecordedCommand {
     recorded: Recorded,
     pub(crate) status: u8,
-    /// It loaded a library that is probed, or would be if that were possible.
+    /// It loaded a library that was probed or skipped.
     has_libraries: bool,
-    /// Processes that run on.
-    left: usize,
+    /// Processes that still run.
+    running: usize,
 }
 
 impl RecordedCommand {
-    /// Prints the summary and what could not be watched, and ends the trace.
-    pub(crate) fn tell(self) -> Result<Finished> {
+    /// Prints the summary and what is no longer observed, and ends the trace.
+    pub(crate) fn print(self) -> Result<Finished> {
         if !self.has_libraries {
             note!(
-                "warning: the command loaded no CUDA library; `gpuprobe doctor` says what can be probed here"
+                "warning: the command loaded no CUDA library; `gpuprobe doctor` reports what can be probed here"
             );
         }
-        let finished = self.recorded.tell();
-        if self.left > 0 {
-            note!("not watched any more: {} processes that outlive the command", self.left);
+        let finished = self.recorded.print();
+        if self.running > 0 {
+            note!("no longer observed: {} processes that outlive the command", self.running);
         }
         finished
     }
 }
 
-/// The probes for a command that will be run.
+/// The probes for a command.
 pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
-    let hooks = Arc::clone(&args.attach.chosen.hooks);
-    let selection = Selection::from_globs(&args.events, &hooks)?.telling_work();
-    let config = CaptureConfig { only_targets: true, hold: true, ..recording_config(args, &selection) };
-    let budget = args.budget.map(|share| KeptBudget::measured(share, &config, collect(args))).transpose()?;
+    let hooks = Arc::clone(&args.attach.resolved.hooks);
+    let selection = Selection::from_globs(&args.events, &hooks)?.following_gpu_ops();
+    let config =
+        CaptureConfig { only_targets: true, hold: true, ..capture_config_of_recording(args, &selection) };
+    let budget = args.budget.map(|share| ProbeBudget::measured(share, &config, collect(args))).transpose()?;
     let probes = Probes::new(&config, selection, collect(args), args.attach.verbose)?;
     let mut probes = probes.with_hooks(hooks).with_budget(budget);
-    // most programs have the loader that we have, so that none of them has to stop for it
+    // most programs use the same dynamic loader as gpuprobe: probed now, they need not be stopped for it
     probes.attach_loader_of(Tgid(std::process::id()));
     Ok(probes)
 }
 
-/// Runs a command under the probes.
+/// Runs and records a command.
 pub(crate) fn record(
     command: &[OsString],
     mut probes: Probes,
@@ -72,28 +75,28 @@ pub(crate) fn record(
 ) -> Result<RecordedCommand> {
     if args.output.as_deref().is_some_and(is_stdout) {
         bail!(
-            "on stdout the trace would be mixed with what the command prints: give a file or a FIFO with -o"
+            "on stdout the trace would be mixed with the output of the command: give a file or a FIFO with -o"
         );
     }
-    let output = Output::find(args.output.as_deref(), Access::asked(args.mode))?;
-    let mut supervised = Supervised::waiting(command)?;
+    let output = Destination::find(args.output.as_deref(), Access::requested(args.mode))?;
+    let mut supervised = SupervisedCommand::start_paused(command)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
-    supervised.go(&probes)?;
+    supervised.resume(&probes)?;
     let status = loop {
-        let (batch, ended) = supervised.look(&mut probes)?;
-        probes.keep_told(&batch)?;
+        let (batch, exit_status) = supervised.poll(&mut probes)?;
+        probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &probes)?;
-        if let Some(status) = ended {
+        if let Some(status) = exit_status {
             break status;
         }
     };
     let has_libraries = probes.capture.attached().next().is_some() || probes.skips.lines().next().is_some();
-    let left = supervised.finish(&mut probes)?;
-    let at_ns = left.ending.at_ns;
-    recording.take(left.ending.into_batch(), &probes)?;
+    let end = supervised.finish(&mut probes)?;
+    let at_ns = end.ending.at_ns;
+    recording.take(end.ending.into_batch(), &probes)?;
     let mut losses = probes.capture.losses()?;
-    losses.add(LossCause::LateAttach, left.late);
+    losses.add(LossCause::LateAttach, end.late);
     let mut recorded = recording.finish(&mut probes, losses, at_ns)?;
     recorded.end.exit_status = Some(status.into());
-    Ok(RecordedCommand { recorded, status, has_libraries, left: left.running })
+    Ok(RecordedCommand { recorded, status, has_libraries, running: end.running })
 }

@@ -1,4 +1,4 @@
-//! `gpuprobe trace`: calls as they happen.
+//! `gpuprobe trace`: prints calls as they happen.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -10,23 +10,23 @@ use gpuprobe_event::{Call, Event, LossCause, LossEvent, Losses, Outcome};
 use gpuprobe_output::LiveOptions;
 
 use crate::cli::TraceArgs;
-use crate::following::{Following, Wanted};
-use crate::notes::note;
-use crate::printer::{Form, Printer};
-use crate::probes::{Probes, config};
-use crate::recording::meta;
-use crate::select::Selection;
+use crate::session::follow::following::{FollowTargets, Following};
+use crate::session::probes::probe_set::{Probes, config};
+use crate::session::probes::selection::Selection;
+use crate::session::record::recording::meta;
+use crate::terminal::live_printer::{Form, Printer};
+use crate::terminal::notes::note;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
-    let hooks = &args.attach.chosen.hooks;
+    let hooks = &args.attach.resolved.hooks;
     let selection = Selection::from_globs(&args.events, hooks)?;
-    let wanted = Wanted { pids: &args.pids, paths: &args.paths, hooks };
+    let wanted = FollowTargets { pids: &args.pids, paths: &args.paths, hooks };
     let following =
         Following::start(&capture_config(args), selection, wanted, Collect::Stream, args.attach.verbose)?;
     keep_memory();
     let printer = Printer::start(form(args, &following.probes))?;
     let mut trace = Trace { following, printer, calls: 0, lost_before: Losses::default() };
-    trace.until_the_end(args)?;
+    trace.run(args)?;
     trace.finish(args)
 }
 
@@ -46,9 +46,9 @@ fn capture_config(args: &TraceArgs) -> CaptureConfig {
 }
 
 fn form(args: &TraceArgs, probes: &Probes) -> Form {
-    let apart = args.phases || args.entries;
+    let separate = args.phases || args.entries;
     if args.json {
-        let phases = if apart { Phases::Apart } else { Phases::Together };
+        let phases = if separate { Phases::Apart } else { Phases::Together };
         return Form::Json { phases, meta: meta(probes, &[]) };
     }
     let start_unix = probes.capture.clock().start_unix();
@@ -56,7 +56,7 @@ fn form(args: &TraceArgs, probes: &Probes) -> Form {
         times: !args.no_time,
         color: std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none(),
         nested: args.nested,
-        phases: apart,
+        phases: separate,
         processes: false,
         utc_offset_seconds: utc_offset_seconds(start_unix),
         start_unix,
@@ -66,19 +66,19 @@ fn form(args: &TraceArgs, probes: &Probes) -> Form {
 struct Trace {
     following: Following,
     printer: Printer,
-    /// Calls handed to the printer, each once.
+    /// Calls passed to the printer, each counted once.
     calls: u64,
-    /// With `--count`: what had been lost before the last calls were taken.
+    /// With `--count`: the losses before the last batch.
     lost_before: Losses,
 }
 
 impl Trace {
-    fn until_the_end(&mut self, args: &TraceArgs) -> Result<()> {
+    fn run(&mut self, args: &TraceArgs) -> Result<()> {
         let start = Instant::now();
-        let mut told_pending = start;
+        let mut pending_shown = start;
         let is_over = |since: Instant, span: Option<Duration>| span.is_some_and(|s| since.elapsed() >= s);
         loop {
-            if !self.following.goes_on() {
+            if !self.following.wait_for_events() {
                 return Ok(());
             }
             if args.count.is_some() {
@@ -87,14 +87,18 @@ impl Trace {
             let batch = self.following.take()?;
             self.print(batch, args);
             let done = args.count.is_some_and(|most| self.calls >= most);
-            if done || self.following.is_over() || is_over(start, args.duration) || self.printer.is_closed() {
+            if done
+                || self.following.all_exited()
+                || is_over(start, args.duration)
+                || self.printer.is_closed()
+            {
                 return Ok(());
             }
-            if is_over(told_pending, args.pending) {
-                told_pending = Instant::now();
+            if is_over(pending_shown, args.pending) {
+                pending_shown = Instant::now();
                 let now_ns = self.capture().clock().elapsed_ns();
                 let open = self.capture().open_calls()?;
-                self.tell_pending(open, now_ns, args);
+                self.show_pending(open, now_ns, args);
             }
         }
     }
@@ -105,9 +109,9 @@ impl Trace {
 
     fn print(&mut self, batch: Batch, args: &TraceArgs) {
         let mut events = batch.into_events();
-        // losses are summed up at the end, and people follow calls, not processes
+        // text output shows calls and GPU errors; losses are summed up at the end
         events.retain(|event| args.json || matches!(event, Event::Call(_) | Event::Xid(_)));
-        // the beginning of a call is not another call, unless it is all that is told of it
+        // an entry is not another call, unless only entries are traced
         let counts = |event: &Event| match event {
             Event::Call(call) => args.entries || call.outcome != Outcome::Begun,
             _ => false,
@@ -121,40 +125,40 @@ impl Trace {
         self.printer.events(events);
     }
 
-    /// The calls that have not returned at a moment, the oldest first.
-    fn tell_pending(&mut self, mut open: Vec<Call>, now_ns: u64, args: &TraceArgs) {
+    /// Shows the calls that have not returned yet, the oldest first.
+    fn show_pending(&mut self, mut open: Vec<Call>, now_ns: u64, args: &TraceArgs) {
         open.retain(|call| args.nested || call.parent.is_none());
         let text = gpuprobe_output::pending(&open, now_ns);
         match args.json {
-            true => crate::notes::tell(format_args!("{text}")),
+            true => crate::terminal::notes::print_stderr(format_args!("{text}")),
             false => self.printer.text(text),
         }
     }
 
     fn finish(mut self, args: &TraceArgs) -> Result<u8> {
         let Ending { batch, open, at_ns } = self.capture().detach()?;
-        // what has returned by now stands above what has not
+        // returned calls come before pending ones
         self.print(batch, args);
         if !self.printer.is_closed() && !args.entries {
-            self.tell_pending(open, at_ns, args);
+            self.show_pending(open, at_ns, args);
         }
         let mut losses = self.following.losses()?;
         if args.count.is_some_and(|wanted| self.calls >= wanted) {
-            // nobody asked for what came after these; what is missing between them is told
+            // calls after the last wanted one are not losses; those between the wanted ones are
             losses = std::mem::take(&mut self.lost_before);
         }
         self.following.probes.skip_unused_hooks();
         let end = self.end(args, losses.clone(), at_ns);
         let (printed, dropped) = self.printer.finish(end)?;
         losses.add(LossCause::OutputFull, dropped);
-        tell_end(printed, &losses, self.following.probes.skips.lines().count());
+        report_end(printed, &losses, self.following.probes.skips.lines().count());
         Ok(0)
     }
 
-    /// The last line of a trace, after one for each loss.
+    /// The last line of a trace. Lines for the losses are printed before it.
     fn end(&mut self, args: &TraceArgs, mut losses: Losses, at_ns: u64) -> End {
         losses.add(LossCause::OutputFull, self.printer.dropped());
-        // what cannot be read at the end is no reason to end otherwise
+        // an error here must not fail the whole trace
         let unified = self.capture().unified().unwrap_or_default();
         if args.json {
             let line = |(cause, count)| Event::Loss(LossEvent { at_ns, cause, count });
@@ -170,14 +174,14 @@ impl Trace {
     }
 }
 
-/// How much was printed, and what is missing.
-fn tell_end(printed: u64, losses: &Losses, skipped: usize) {
+/// Reports the number of printed lines and the losses.
+fn report_end(printed: u64, losses: &Losses, skipped: usize) {
     let lines = gpuprobe_output::units::count(printed, "line", "lines");
     note!("gpuprobe: {lines}{}", if losses.total() == 0 { ", 0 lost" } else { "" });
     for (cause, count) in losses.iter() {
         note!("gpuprobe: lost {count} {}: {}", cause.as_str(), cause.meaning());
     }
     if skipped > 0 {
-        note!("gpuprobe: {skipped} not probed: -v tells what and why");
+        note!("gpuprobe: {skipped} not probed: -v shows what and why");
     }
 }

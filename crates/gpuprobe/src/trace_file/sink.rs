@@ -1,4 +1,4 @@
-//! Where the bytes of a trace go: a plain file, or one that another thread compresses.
+//! Writes the bytes of a trace: to a plain file, or to a file that another thread compresses.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-/// Bytes that are handed over at once.
+/// Bytes per write.
 const BLOCK: usize = 1 << 18;
-/// Blocks that may wait to be compressed. Whoever records waits for room then; what the ring cannot hold meanwhile is
-/// counted as lost.
+/// Most blocks in the queue to the compressor. If it is full, the recording waits; records that do not fit into the
+/// ring buffer meanwhile are counted as lost.
 const MOST_WAITING: usize = 16;
-/// The level of compression. Higher ones make lines of JSON no smaller until they take five times as long.
+/// The compression level. For JSON lines, higher levels give no smaller files until they take five times as long.
 const LEVEL: i32 = 1;
 
-/// Whether a file of this name is compressed.
+/// Whether a file with this name is compressed.
 pub(crate) fn is_compressed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "zst")
 }
@@ -27,17 +27,17 @@ pub(crate) enum Sink {
     Compressed(Compressor),
 }
 
-/// What became of what a sink had taken.
+/// The state of a file after an error.
 #[derive(Debug)]
 pub(crate) struct Abandoned {
-    /// Bytes of the file.
+    /// Bytes in the file.
     pub(crate) written: u64,
-    /// Lines that are not in it, where that can be known.
+    /// Lines that are not in it; `None` if unknown.
     pub(crate) lost_lines: Option<u64>,
 }
 
 impl Sink {
-    /// Begins to write to a file that was opened by this name.
+    /// Starts to write to a file that was opened by this path.
     pub(crate) fn new(file: File, path: &Path) -> io::Result<Self> {
         if is_compressed(path) {
             return Compressor::start(file).map(Self::Compressed);
@@ -45,7 +45,7 @@ impl Sink {
         Ok(Self::Plain { file: BufWriter::with_capacity(BLOCK, file), written: 0 })
     }
 
-    /// Bytes of the file so far; of a compressed one, without what is not compressed yet.
+    /// Bytes in the file, without those that wait for the compressor.
     pub(crate) fn written(&self) -> u64 {
         match self {
             Self::Plain { written, .. } => *written,
@@ -53,16 +53,15 @@ impl Sink {
         }
     }
 
-    /// What the file may come to when all that it was given has been written: nobody knows before how far it can be
-    /// compressed.
-    pub(crate) fn most(&self) -> u64 {
+    /// An upper bound of the file size when everything has been written: how well data compresses is not known before.
+    pub(crate) fn upper_bound(&self) -> u64 {
         match self {
             Self::Plain { written, .. } => *written,
-            Self::Compressed(compressor) => compressor.most(),
+            Self::Compressed(compressor) => compressor.upper_bound(),
         }
     }
 
-    /// Waits until all that it was given is in the file, and tells what that came to.
+    /// Waits until everything is in the file. Returns the file size.
     pub(crate) fn settle(&mut self) -> io::Result<u64> {
         match self {
             Self::Plain { file, .. } => file.flush()?,
@@ -71,7 +70,7 @@ impl Sink {
         Ok(self.written())
     }
 
-    /// Gives it up, and tells what became of what it had taken.
+    /// Gives up after an error.
     pub(crate) fn abandon(self) -> Abandoned {
         match self {
             Self::Plain { file, written } => {
@@ -80,14 +79,14 @@ impl Sink {
                 Abandoned { written: written - unwritten.len() as u64, lost_lines: Some(lost_lines) }
             }
             Self::Compressed(mut compressor) => {
-                // what it has may still be readable to its end
+                // what it has compressed stays readable
                 compressor.finish().ok();
                 Abandoned { written: compressor.written.load(Ordering::Acquire), lost_lines: None }
             }
         }
     }
 
-    /// Writes all that is left.
+    /// Writes the rest.
     pub(crate) fn close(self) -> io::Result<()> {
         match self {
             Self::Plain { mut file, .. } => file.flush(),
@@ -119,19 +118,19 @@ impl Write for Sink {
 #[derive(Debug)]
 enum Item {
     Bytes(Vec<u8>),
-    /// All that came before it shall be readable, whatever happens to us; whoever waits for that is told.
+    /// Makes everything before it readable, even if gpuprobe is killed; notifies the sender, if given.
     Flush(Option<SyncSender<()>>),
 }
 
-/// A thread that compresses, and the queue to it.
+/// A compressing thread and its queue.
 #[derive(Debug)]
 pub(crate) struct Compressor {
     block: Vec<u8>,
     queue: Option<SyncSender<Item>>,
     thread: Option<JoinHandle<io::Result<()>>>,
-    /// Bytes that it was given.
-    given: u64,
-    /// Of these, what the file surely has.
+    /// Bytes written to the compressor.
+    received: u64,
+    /// Of these, the bytes that are certainly in the file.
     settled: Arc<AtomicU64>,
     written: Arc<AtomicU64>,
 }
@@ -147,38 +146,38 @@ impl Compressor {
             .name("compressor".to_owned())
             .spawn(move || compress(counted, &items, &settles))?;
         let block = Vec::with_capacity(BLOCK);
-        Ok(Self { block, queue: Some(queue), thread: Some(thread), given: 0, settled, written })
+        Ok(Self { block, queue: Some(queue), thread: Some(thread), received: 0, settled, written })
     }
 
-    /// What cannot be compressed grows a little: by a few bytes for each block, and at the end.
-    fn most(&self) -> u64 {
+    /// Incompressible data grows a little: by a few bytes for each block, and at the end.
+    fn upper_bound(&self) -> u64 {
         const END: u64 = 64;
-        // in this order: what settles meanwhile is counted twice rather than not at all
+        // in this order: bytes that settle meanwhile are counted twice rather than not at all
         let settled = self.settled.load(Ordering::Acquire);
         let written = self.written.load(Ordering::Acquire);
-        let waiting = self.given - settled;
+        let waiting = self.received - settled;
         written + waiting + waiting / 256 + END
     }
 
     fn settle(&mut self) -> io::Result<()> {
-        let (told, tells) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         self.send_block()?;
-        self.send(Item::Flush(Some(told)))?;
-        match tells.recv() {
+        self.send(Item::Flush(Some(sender)))?;
+        match receiver.recv() {
             Ok(()) => Ok(()),
-            Err(_) => self.ended(),
+            Err(_) => self.thread_error(),
         }
     }
 
-    /// The thread has ended before it was told to, and knows why.
-    fn ended(&mut self) -> io::Result<()> {
+    /// The error of a thread that ended early.
+    fn thread_error(&mut self) -> io::Result<()> {
         self.finish().and_then(|()| Err(io::ErrorKind::BrokenPipe.into()))
     }
 
     fn send(&mut self, item: Item) -> io::Result<()> {
         match &self.queue {
             Some(queue) if queue.send(item).is_ok() => Ok(()),
-            _ => self.ended(),
+            _ => self.thread_error(),
         }
     }
 
@@ -198,10 +197,10 @@ impl Compressor {
             true
         };
         self.queue = None;
-        let ended = self.thread.take().map(JoinHandle::join);
-        match ended {
+        let result = self.thread.take().map(JoinHandle::join);
+        match result {
             Some(Ok(result)) => result,
-            Some(Err(_)) => Err(io::Error::other("the thread that compresses has ended")),
+            Some(Err(_)) => Err(io::Error::other("the compressing thread has panicked")),
             None if sent => Ok(()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
@@ -211,7 +210,7 @@ impl Compressor {
 impl Write for Compressor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.block.extend_from_slice(bytes);
-        self.given += bytes.len() as u64;
+        self.received += bytes.len() as u64;
         if self.block.len() >= BLOCK {
             self.send_block()?;
         }
@@ -233,18 +232,18 @@ fn compress(file: Counted, items: &Receiver<Item>, settled: &AtomicU64) -> io::R
                 encoder.write_all(&bytes)?;
                 taken += bytes.len() as u64;
             }
-            Item::Flush(waits) => {
+            Item::Flush(sender) => {
                 encoder.flush()?;
                 settled.store(taken, Ordering::Release);
-                // whoever waited may have gone
-                waits.map(|waits| waits.send(()).ok());
+                // the receiver may be gone
+                sender.map(|sender| sender.send(()).ok());
             }
         }
     }
     encoder.finish()?.flush()
 }
 
-/// Counts what is written.
+/// Counts written bytes.
 #[derive(Debug)]
 struct Counted {
     file: File,
@@ -269,7 +268,7 @@ mod tests {
 
     use super::*;
 
-    /// What is compressed of a file can be read, also where its end is missing.
+    /// The readable part of a compressed file, even if its end is missing.
     fn read(path: &Path) -> Vec<u8> {
         let mut all = Vec::new();
         let mut decoder = zstd::Decoder::new(File::open(path).unwrap()).unwrap();
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_flushed_is_readable_before_the_end() {
+    fn flushed_data_is_readable_before_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl.zst");
         let mut sink = Sink::new(File::create(&path).unwrap(), &path).unwrap();
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_may_come_to_is_never_less_than_what_it_came_to() {
+    fn the_upper_bound_is_never_below_the_file_size() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.jsonl.zst");
         let mut sink = Sink::new(File::create(&path).unwrap(), &path).unwrap();
@@ -307,19 +306,19 @@ mod tests {
         for lines in 0..2000_u64 {
             noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             sink.write_all(noise.to_string().as_bytes()).unwrap();
-            let most = sink.most();
+            let upper_bound = sink.upper_bound();
             if lines % 100 == 0 {
                 assert_eq!(sink.settle().unwrap(), size());
-                assert!(size() <= most, "{} of at most {most}", size());
+                assert!(size() <= upper_bound, "{} of at upper_bound {upper_bound}", size());
             }
         }
-        let most = sink.most();
+        let upper_bound = sink.upper_bound();
         sink.close().unwrap();
-        assert!(size() <= most, "{} of at most {most}", size());
+        assert!(size() <= upper_bound, "{} of at upper_bound {upper_bound}", size());
     }
 
     #[test]
-    fn a_full_disk_is_told_by_whoever_writes_or_closes() {
+    fn a_full_disk_is_reported_by_write_or_close() {
         let full = File::options().write(true).open("/dev/full").unwrap();
         let mut compressor = Compressor::start(full).unwrap();
         let line: Vec<u8> = (0..BLOCK).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();

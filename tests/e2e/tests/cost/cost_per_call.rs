@@ -147,7 +147,7 @@ fn another_tracer_is_measured_and_stopped() {
     let finished = finish(&mut bench(&["--attach", "multi", "--rounds", "1", "--beside", "exit 3"]));
     assert_eq!(finished.status, 1);
     assert!(
-        finished.stderr.contains("the command of --beside has ended (exit status: 3)"),
+        finished.stderr.contains("the command of --beside has exited (exit status: 3)"),
         "{}",
         finished.stderr
     );

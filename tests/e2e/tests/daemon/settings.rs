@@ -101,8 +101,8 @@ fn a_settings_file_is_reloaded_and_an_invalid_one_changes_nothing() {
 
     fs::write(&config, "display_interval = 1\nmemleak = true\nbandwidth-utl = true\n").unwrap();
     daemon.talk.signal(Signal::SIGHUP);
-    said(&daemon, "the settings stay as they were: in ");
-    said(&daemon, "line 3: `bandwidth-utl` is no setting");
+    said(&daemon, "the settings are unchanged: in ");
+    said(&daemon, "line 3: `bandwidth-utl` is not a setting");
 
     let second = folder.path().join("second.so");
     fs::copy(&library, &second).unwrap();
@@ -157,17 +157,17 @@ fn assert_other_settings_apply(daemon: &mut Daemon, config: &Path, library: &Pat
     };
     let (second, wanted) = (config.with_file_name("second.so"), format!("{later:?}"));
     let both = format!("{second:?}, {later:?}");
-    let line = read("127.0.0.1:0", &both, &["as before: path (cannot open ", "later.so"]);
+    let line = read("127.0.0.1:0", &both, &["unchanged: path (cannot open ", "later.so"]);
     assert!(!line.contains("metrics_addr"), "{line}");
     fs::copy(library, &later).unwrap();
     // a port in use, and a file that could not be probed before
-    let busy = [&format!("as before: metrics_addr (cannot listen on {taken}: ")[..], "in use"];
+    let busy = [&format!("unchanged: metrics_addr (cannot listen on {taken}: ")[..], "in use"];
     assert!(!read(&taken.to_string(), &both, &busy).contains("path"));
     drop(holder);
     // a setting that needs privileges which the daemon has dropped, and a file that is no longer named
     let line = read("127.0.0.1:1", &wanted, &["; after a restart: path"]);
     let open_ports = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
-    let kept = ["as before: metrics_addr (cannot listen on 127.0.0.1:1: ", "restart gpuprobe"];
+    let kept = ["unchanged: metrics_addr (cannot listen on 127.0.0.1:1: ", "restart gpuprobe"];
     if open_ports.trim() == "1024" {
         kept.iter().for_each(|word| assert!(line.contains(word), "{word}: {line}"));
         daemon.until(PATIENCE, "the file", |m| m.text.contains(&shown(&later)));
@@ -212,7 +212,8 @@ fn a_blocked_display_delays_neither_metrics_nor_the_end() {
     until(PATIENCE, "those left out are counted", || {
         pipe.read_to_end(&mut read).unwrap_err();
         let text = String::from_utf8_lossy(&read);
-        let left_out = text.lines().find_map(|line| line.split_once(" that nobody read left out"));
+        let left_out =
+            text.lines().find_map(|line| line.split_once(" suppressed because the output was not read"));
         let (count, _) = left_out?.0.split_once(" display").unwrap();
         assert!((1..=60).contains(&count.parse::<u32>().unwrap()), "{count}");
         Some(())

@@ -56,12 +56,12 @@ fn linux_functions_that_cannot_be_probed_are_reported_and_harmless() {
     let run = |glob: &str| said(&["run", &format!("--kernel={glob}"), "-v", "-o", &trace, "--", "/bin/true"]);
     let finished = run("no_such_function_*");
     assert_eq!(finished.status, 0, "{}", finished.stderr);
-    assert!(finished.stderr.contains("functions of the kernel: none, 1 not probed"), "{}", finished.stderr);
-    let reported = "no_such_function_*: not probed: the kernel has no such function";
+    assert!(finished.stderr.contains("Linux kernel functions: none, 1 not probed"), "{}", finished.stderr);
+    let reported = "no_such_function_*: not probed: the Linux kernel has no such function";
     assert!(finished.stderr.contains(reported), "{}", finished.stderr);
     let text = fs::read_to_string(&trace).unwrap();
     assert!(text.lines().last().unwrap().contains(reported), "{text}");
-    assert_reported(&run("["), 1, &["--kernel: `[` is no glob"]);
+    assert_reported(&run("["), 1, &["--kernel: `[` is not a valid glob"]);
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn commands_that_cannot_be_run_are_named_and_leave_no_trace() {
     assert_reported(
         &traced(folder.path(), &[&shown(folder.path())]),
         1,
-        &[&shown(folder.path()), "no executable"],
+        &[&shown(folder.path()), "not an executable"],
     );
     assert!(!folder.path().join("trace.jsonl").exists());
 }
@@ -109,7 +109,7 @@ fn a_script_without_its_interpreter_is_named() {
 #[test]
 fn invalid_globs_and_globs_without_a_match_are_named() {
     for command in [&["run", "-e", "[", "true"][..], &["list", "["]] {
-        assert_reported(&said(command), 1, &["`[` is no glob"]);
+        assert_reported(&said(command), 1, &["`[` is not a valid glob"]);
     }
     assert_reported(&said(&["run", "-e", "vulkan*", "true"]), 1, &["vulkan*", "gpuprobe list"]);
     assert_reported(&said(&["list", "cudamalloc"]), 1, &["cudamalloc", "did you mean", "cudaMalloc"]);
@@ -256,7 +256,7 @@ fn a_trace_that_cannot_be_written_fails_before_the_command_runs() {
         assert!(!marker.exists(), "the command ran");
     }
     let finished = said(&["run", "-o", "-", "--", "touch", &shown(&marker)]);
-    assert_reported(&finished, 1, &["mixed with what the command prints", "-o"]);
+    assert_reported(&finished, 1, &["mixed with the output of the command", "-o"]);
     assert!(!marker.exists() && !Path::new("-").exists(), "the command ran");
 }
 

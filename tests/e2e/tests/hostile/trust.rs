@@ -60,7 +60,7 @@ fn a_planted_segment_is_neither_followed_nor_overwritten_and_no_call_is_lost() {
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     assert!(fs::read_to_string(&victim).unwrap() == "root's");
     assert!(
-        finished.stderr.contains("t.2.jsonl is somebody else's: the trace goes on in "),
+        finished.stderr.contains("t.2.jsonl belongs to another user: the trace continues in "),
         "{}",
         finished.stderr
     );

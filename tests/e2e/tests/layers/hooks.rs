@@ -295,7 +295,7 @@ fn missing_hooks_are_reported_and_harmless() {
     let first =
         MISSING_HOOKS.lines().position(|line| line == "[[hook]]").unwrap() + HOOKS.lines().count() + 1;
     let at = |line: usize| format!("{}:{line}: ", fixture.hooks);
-    let missing = format!("{}hook hk_inlined: not in libhooked.so.1: what is static, inlined", at(first));
+    let missing = format!("{}hook hk_inlined: not in libhooked.so.1: static, inlined", at(first));
     assert!(end.skipped.iter().any(|line| line.starts_with(&missing)), "{missing}: {:?}", end.skipped);
     let nowhere = format!("{}hook f: no library libnowhere.so* has it yet", at(first + 4));
     assert!(end.skipped.contains(&nowhere), "{nowhere}: {:?}", end.skipped);

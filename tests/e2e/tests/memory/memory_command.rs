@@ -128,7 +128,7 @@ fn a_closed_pipe_ends_a_watch_and_not_the_command() {
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     assert_eq!(
         read_one_line(&command),
-        "not watched any more: 1 processes that run on\nstatus 0\n",
+        "no longer observed: 1 processes that still run\nstatus 0\n",
         "the command waits for us"
     );
     fs::write(&fifo, "whole\n").unwrap();
@@ -152,7 +152,7 @@ fn unprobed_files_are_reported_only_for_the_chosen_processes() {
     });
     let finished = said(&["-d", &process.pid().to_string(), "--duration", "0.3"]);
     assert_eq!(finished.status, 0, "{}", finished.stderr);
-    let reported: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not watched")).collect();
+    let reported: Vec<_> = finished.stderr.lines().filter(|line| line.contains("not probed: ")).collect();
     assert_eq!(reported.len(), 1, "{}", finished.stderr);
     assert!(reported[0].contains(&shown(&ours)), "{}", finished.stderr);
 }

@@ -98,7 +98,7 @@ fn a_compressed_recording_is_equal_and_readable_when_its_recorder_is_killed() {
     talk.go_on();
     talk.json();
     let cut = report("cut.jsonl.zst");
-    assert!(cut.status == 0 && cut.stderr.contains("the trace has no end"), "{}", cut.stderr);
+    assert!(cut.status == 0 && cut.stderr.contains("the trace has no last line"), "{}", cut.stderr);
     assert!(!cut.stdout.contains("Total CUDA API calls: 0"), "{}", cut.stdout);
 }
 
@@ -121,7 +121,7 @@ fn a_recording_keeps_its_size_limit_and_reports_what_it_dropped() {
     let report = finish(&mut gpuprobe(&["report", &shown(first)]));
     assert!(at_exit(&report.stdout).is_some(), "{}", report.stdout);
     assert_eq!(at_exit(&report.stdout), at_exit(&talk.stderr()));
-    assert!(report.stderr.contains("the trace begins with its segment"), "{}", report.stderr);
+    assert!(report.stderr.contains("the trace starts with its segment"), "{}", report.stderr);
     let script = format!("{} report - < {}", shown(fixtures::gpuprobe()), shown(first));
     let piped = finish(Command::new("sh").args(["-c", &script]));
     assert!(piped.status == 0 && piped.stderr.contains("which is not read"), "{}", piped.stderr);
@@ -178,7 +178,7 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
         assert_full_disk_is_reported(&said);
         let report = finish(&mut gpuprobe(&["report", &shown(outside.join(name))]));
         assert_eq!(report.status, 0, "{name}: {}", report.stderr);
-        assert!(report.stderr.contains("the trace has no end"), "{name}: {}", report.stderr);
+        assert!(report.stderr.contains("the trace has no last line"), "{name}: {}", report.stderr);
         let (inside, all) = (calls_in(&report.stdout), calls_in(&said));
         assert!(inside > 100 && inside < all, "{name}: {inside} of {all}");
         if name.ends_with(".zst") {

@@ -44,6 +44,7 @@ fn a_report_prints_what_run_printed() {
 fn a_command_without_cuda_is_reported_before_any_figure() {
     let outcome = Run::new("true").outcome();
     let stderr = &outcome.finished.stderr;
-    let line = "warning: the command loaded no CUDA library; `gpuprobe doctor` says what can be probed here";
+    let line =
+        "warning: the command loaded no CUDA library; `gpuprobe doctor` reports what can be probed here";
     assert!(stderr.find(line).is_some_and(|at| at < stderr.find(BEGIN).unwrap()), "{stderr}");
 }

@@ -46,8 +46,8 @@ fn conflicting_flags_and_invalid_values_are_refused() {
 fn globs_without_a_match_get_a_suggestion() {
     assert_reported(&said(&["-e", "cudaMaloc"]), &["cudaMaloc", "cudaMalloc"]);
     assert_reported(&said(&["-e", "cudaFree", "-e", "cudaMaloc"]), &["`cudaMaloc`", "cudaMalloc,"]);
-    assert_reported(&said(&["-e", "["]), &["`[` is no glob"]);
-    assert_reported(&said(&["-e", "*", "-e", "!*"]), &["no function fits"]);
+    assert_reported(&said(&["-e", "["]), &["`[` is not a valid glob"]);
+    assert_reported(&said(&["-e", "*", "-e", "!*"]), &["no function matches"]);
 }
 
 #[bpf_test]
@@ -63,7 +63,7 @@ fn files_without_cuda_are_named() {
     let driver = shown(fixtures::standins(Cuda::Cuda12).libcuda);
     assert_reported(
         &said(&["-p", &driver, "-e", "cudaMalloc"]),
-        &["none of the functions asked for", &driver],
+        &["none of the requested functions", &driver],
     );
 }
 

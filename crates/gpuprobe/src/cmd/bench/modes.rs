@@ -1,12 +1,12 @@
-//! What is measured, and what is aimed at.
+//! The measured modes and their targets.
 
 use std::collections::BTreeSet;
 
 use gpuprobe_analysis::Target;
 
-use super::bed::{Probed, STREAMED};
+use super::probed_copy::{ProbeKind, STREAMED};
 
-/// How the functions of a library begin.
+/// The first instructions of the functions of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Prologue {
     Push,
@@ -23,7 +23,7 @@ macro_rules! library {
 }
 
 impl Prologue {
-    /// The library whose functions begin like this.
+    /// The library whose functions start with these instructions.
     pub(super) fn library(self) -> &'static [u8] {
         match self {
             Self::Push => library!("push"),
@@ -37,18 +37,18 @@ impl Prologue {
 
 /// Which functions of the library are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum Workload {
     Count,
     Stream,
     Memory,
     Launches,
     Copies,
-    /// As `Count`, on a library into which another program puts its probes.
+    /// As `Count`, on a library that another program probes.
     Other,
 }
 
-impl Work {
-    /// As the program knows it.
+impl Workload {
+    /// The argument of the measured program.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Count => "count",
@@ -60,7 +60,7 @@ impl Work {
         }
     }
 
-    /// What is probed for it.
+    /// The probed functions.
     fn functions(self) -> &'static [&'static str] {
         match self {
             Self::Count => &["cuCtxSynchronize"],
@@ -78,72 +78,96 @@ pub(super) struct Mode {
     pub(super) name: &'static str,
     pub(super) what: &'static str,
     pub(super) floor: Option<&'static str>,
-    pub(super) work: Work,
-    pub(super) probed: Probed,
+    pub(super) workload: Workload,
+    pub(super) kind: ProbeKind,
     pub(super) prologue: Prologue,
 }
 
-/// What is measured of functions that begin with a `push`.
+/// A mode on functions that start with a `push`.
 const fn mode(
     name: &'static str,
     what: &'static str,
     floor: &'static str,
-    work: Work,
-    probed: Probed,
+    workload: Workload,
+    kind: ProbeKind,
 ) -> Mode {
     let floor = if floor.is_empty() { None } else { Some(floor) };
-    Mode { name, what, floor, work, probed, prologue: Prologue::Push }
+    Mode { name, what, floor, workload, kind, prologue: Prologue::Push }
 }
 
-const fn beginning(with: Prologue, mode: Mode) -> Mode {
+const fn with_prologue(with: Prologue, mode: Mode) -> Mode {
     Mode { prologue: with, ..mode }
 }
 
-/// Without probes, in a library that nobody touches: others are compared with its code.
-const NONE: Mode = mode("none", "a call without probes", "", Work::Count, Probed::Not);
+/// Without probes: the program checks that the code of the other libraries is the same.
+const NONE: Mode = mode("none", "a call without probes", "", Workload::Count, ProbeKind::Unprobed);
 
 pub(super) const MODES: [Mode; 25] = [
     NONE,
-    mode("floor", "a call with empty probes (the floor)", "", Work::Count, Probed::Bare),
-    mode("count", "counted: calls, errors, latency", "floor", Work::Count, Probed::Plain),
-    mode("stream", "streamed to nobody", "floor", Work::Stream, Probed::Plain),
-    mode("stream_file", "streamed to a file", "floor", Work::Stream, Probed::ToFile),
-    mode("floor_entry", "an empty probe at the entry alone", "floor", Work::Count, Probed::BareEntry),
-    mode("entry", "calls counted at the entry alone", "floor_entry", Work::Count, Probed::Entry),
-    mode("none_pair", "an allocation and a free without probes", "", Work::Memory, Probed::Not),
-    mode("floor_pair", "both with empty probes (the floor)", "", Work::Memory, Probed::Bare),
-    mode("memory", "counted, with live memory", "floor_pair", Work::Memory, Probed::Plain),
-    mode("sites", "and where it was allocated", "floor_pair", Work::Memory, Probed::WithSites),
-    mode("floor_launch", "a launch with empty probes (the floor)", "", Work::Launches, Probed::Bare),
-    mode("launches", "by kernel and stream, with gaps", "floor_launch", Work::Launches, Probed::WithLaunches),
-    mode("floor_copy", "a copy with empty probes (the floor)", "", Work::Copies, Probed::Bare),
-    mode("bytes", "counted with bytes", "floor_copy", Work::Copies, Probed::WithBytes),
-    mode("copies", "by direction and memory", "floor_copy", Work::Copies, Probed::WithCopies),
-    beginning(
+    mode("floor", "a call with empty probes (the floor)", "", Workload::Count, ProbeKind::Empty),
+    mode("count", "counted: calls, errors, latency", "floor", Workload::Count, ProbeKind::Plain),
+    mode("stream", "streamed and discarded", "floor", Workload::Stream, ProbeKind::Plain),
+    mode("stream_file", "streamed to a file", "floor", Workload::Stream, ProbeKind::ToFile),
+    mode("floor_entry", "an empty probe at the entry only", "floor", Workload::Count, ProbeKind::EmptyEntry),
+    mode("entry", "calls counted at the entry only", "floor_entry", Workload::Count, ProbeKind::Entry),
+    mode("none_pair", "an allocation and a free without probes", "", Workload::Memory, ProbeKind::Unprobed),
+    mode("floor_pair", "both with empty probes (the floor)", "", Workload::Memory, ProbeKind::Empty),
+    mode("memory", "counted, with live memory", "floor_pair", Workload::Memory, ProbeKind::Plain),
+    mode("sites", "and where it was allocated", "floor_pair", Workload::Memory, ProbeKind::WithSites),
+    mode("floor_launch", "a launch with empty probes (the floor)", "", Workload::Launches, ProbeKind::Empty),
+    mode(
+        "launches",
+        "by CUDA kernel and stream, with gaps",
+        "floor_launch",
+        Workload::Launches,
+        ProbeKind::WithLaunches,
+    ),
+    mode("floor_copy", "a copy with empty probes (the floor)", "", Workload::Copies, ProbeKind::Empty),
+    mode("bytes", "counted with bytes", "floor_copy", Workload::Copies, ProbeKind::WithBytes),
+    mode("copies", "by direction and memory", "floor_copy", Workload::Copies, ProbeKind::WithCopies),
+    with_prologue(
         Prologue::CmpJe,
-        mode("floor_cmp_je", "empty, after cmp; je", "floor", Work::Count, Probed::Bare),
+        mode("floor_cmp_je", "empty, after cmp; je", "floor", Workload::Count, ProbeKind::Empty),
     ),
-    beginning(Prologue::CmpJe, mode("count_cmp_je", "counted", "floor_cmp_je", Work::Count, Probed::Plain)),
-    beginning(
+    with_prologue(
+        Prologue::CmpJe,
+        mode("count_cmp_je", "counted", "floor_cmp_je", Workload::Count, ProbeKind::Plain),
+    ),
+    with_prologue(
         Prologue::EndbrPush,
-        mode("floor_endbr", "empty, after endbr64; push", "floor", Work::Count, Probed::Bare),
+        mode("floor_endbr", "empty, after endbr64; push", "floor", Workload::Count, ProbeKind::Empty),
     ),
-    beginning(Prologue::EndbrPush, mode("count_endbr", "counted", "floor_endbr", Work::Count, Probed::Plain)),
-    beginning(
+    with_prologue(
+        Prologue::EndbrPush,
+        mode("count_endbr", "counted", "floor_endbr", Workload::Count, ProbeKind::Plain),
+    ),
+    with_prologue(
         Prologue::Nop,
-        mode("floor_nop", "empty, on a nop of 5 bytes", "floor", Work::Count, Probed::Bare),
+        mode("floor_nop", "empty, on a nop of 5 bytes", "floor", Workload::Count, ProbeKind::Empty),
     ),
-    beginning(Prologue::Nop, mode("count_nop", "counted", "floor_nop", Work::Count, Probed::Plain)),
-    beginning(
+    with_prologue(
+        Prologue::Nop,
+        mode("count_nop", "counted", "floor_nop", Workload::Count, ProbeKind::Plain),
+    ),
+    with_prologue(
         Prologue::Mov,
-        mode("floor_mov", "empty, on a mov: no cheap place", "floor", Work::Count, Probed::Bare),
+        mode(
+            "floor_mov",
+            "empty, on a mov: no cheap probe point",
+            "floor",
+            Workload::Count,
+            ProbeKind::Empty,
+        ),
     ),
-    beginning(Prologue::Mov, mode("count_mov", "counted", "floor_mov", Work::Count, Probed::Plain)),
-    // the last, so that it can be left out
-    mode("other", "with the probes of the other program", "floor", Work::Other, Probed::ByOther),
+    with_prologue(
+        Prologue::Mov,
+        mode("count_mov", "counted", "floor_mov", Workload::Count, ProbeKind::Plain),
+    ),
+    // the last one, so that it can be omitted
+    mode("other", "with the probes of the other program", "floor", Workload::Other, ProbeKind::ByOther),
 ];
 
-/// The ratios that are promised, where probes are attached in the best way.
+/// The targets, for the best way to attach.
 pub(super) const TARGETS: [Target; 8] = [
     Target { mode: "count", to: "floor", limit: 1.25 },
     Target { mode: "bytes", to: "floor_copy", limit: 1.25 },
@@ -155,15 +179,15 @@ pub(super) const TARGETS: [Target; 8] = [
     Target { mode: "count", to: "other", limit: 0.80 },
 ];
 
-/// The functions that have probes of one kind, each once, in a library that begins in one way.
-pub(super) fn functions_with(probed: Probed, prologue: Prologue) -> BTreeSet<&'static str> {
-    let modes = MODES.iter().filter(|mode| (mode.probed, mode.prologue) == (probed, prologue));
-    modes.flat_map(|mode| mode.work.functions()).copied().collect()
+/// The functions that have probes of one kind in one library, each once.
+pub(super) fn functions_with(kind: ProbeKind, prologue: Prologue) -> BTreeSet<&'static str> {
+    let modes = MODES.iter().filter(|mode| (mode.kind, mode.prologue) == (kind, prologue));
+    modes.flat_map(|mode| mode.workload.functions()).copied().collect()
 }
 
-/// The libraries that probes of one kind are put into.
-pub(super) fn prologues_with(probed: Probed) -> BTreeSet<Prologue> {
-    MODES.iter().filter(|mode| mode.probed == probed).map(|mode| mode.prologue).collect()
+/// The libraries that have probes of one kind.
+pub(super) fn prologues_with(kind: ProbeKind) -> BTreeSet<Prologue> {
+    MODES.iter().filter(|mode| mode.kind == kind).map(|mode| mode.prologue).collect()
 }
 
 #[cfg(test)]
@@ -171,12 +195,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mode_has_a_name_of_its_own_and_a_floor_that_is_there() {
+    fn mode_names_are_unique_and_their_floors_exist() {
         let names: BTreeSet<_> = MODES.iter().map(|mode| mode.name).collect();
         assert_eq!(names.len(), MODES.len());
         assert!(MODES.iter().filter_map(|mode| mode.floor).all(|floor| names.contains(floor)));
         assert!(TARGETS.iter().all(|target| names.contains(target.mode) && names.contains(target.to)));
-        // the program that calls compares the code of others with that of the first
-        assert_eq!((MODES[0].name, MODES[MODES.len() - 1].probed), ("none", Probed::ByOther));
+        // the measured program compares the code of the other libraries with that of the first
+        assert_eq!((MODES[0].name, MODES[MODES.len() - 1].kind), ("none", ProbeKind::ByOther));
     }
 }

@@ -1,5 +1,5 @@
-//! New settings for a daemon that runs. What is counted goes on: a setting that the kernel side was loaded with takes
-//! effect when the daemon is started again, and that is told.
+//! Applies new settings to the running daemon. Counters are kept: settings that were used to load the BPF programs
+//! take effect after a restart, which is reported.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -8,38 +8,37 @@ use std::time::Duration;
 use gpuprobe_output::HttpError;
 
 use super::{Daemon, open_endpoint};
-use crate::cli::DaemonArgs;
-use crate::notes::note;
-use crate::settings;
+use crate::cli::{DaemonArgs, daemon_settings};
+use crate::terminal::notes::note;
 
 impl Daemon {
-    /// Reads the settings again. Where they are wrong, everything stays as it is.
+    /// Reads the settings again. If they are invalid, nothing changes.
     pub(super) fn reload(&mut self) {
         let words: Vec<_> = std::env::args_os().collect();
         if let Some(file) = self.args.config.as_ref().filter(|file| !file.exists()) {
-            note!("gpuprobe: the settings stay as they were: {} is not there any more", file.display());
+            note!("gpuprobe: the settings are unchanged: {} no longer exists", file.display());
             return;
         }
-        match settings::read(&words) {
+        match daemon_settings::read(&words) {
             Ok(new) => self.apply(&new),
-            Err(error) => note!("gpuprobe: the settings stay as they were: {error:#}"),
+            Err(error) => note!("gpuprobe: the settings are unchanged: {error:#}"),
         }
     }
 
     fn apply(&mut self, new: &DaemonArgs) {
-        let mut later = after_a_restart(&self.args, new);
-        // where it had one, all that it takes is there
+        let mut later = needing_restart(&self.args, new);
+        // with a budget at the start, its links exist already
         later.retain(|name| *name != "budget" || self.observer.probes.budget.is_none());
-        let mut as_before = self.attach_more(&new.paths);
+        let mut unchanged = self.attach_more(&new.paths);
         self.observer.set_warm_up(new.warm_up);
-        self.observer.look_every(Duration::from_secs(new.rescan));
-        self.observer.read_states_every(new.refresh);
-        self.observer.processes.keep_ended(new.max_ended, new.keep_ended);
+        self.observer.set_rescan(Duration::from_secs(new.rescan));
+        self.observer.set_state_interval(new.refresh);
+        self.observer.processes.set_retention(new.max_ended, new.keep_ended);
         self.observer.probes.verbose = new.verbose;
         if let Err(error) = self.observer.probes.set_budget(new.budget) {
-            as_before.push(format!("budget ({error:#})"));
+            unchanged.push(format!("budget ({error:#})"));
         }
-        self.watch.look_every(new.rescan);
+        self.watch.set_rescan(new.rescan);
         let fixed = self.args.clone();
         self.args = DaemonArgs {
             warm_up: new.warm_up,
@@ -52,11 +51,11 @@ impl Daemon {
             display_interval: new.display_interval,
             ..fixed
         };
-        as_before.extend(self.serve_as(new));
-        note!("gpuprobe: {}", outcome(&as_before, &later));
+        unchanged.extend(self.serve_as(new));
+        note!("gpuprobe: {}", outcome(&unchanged, &later));
     }
 
-    /// Probes the files that are new; tells which could not be. These are tried again the next time.
+    /// Probes new files. Returns those that failed; they are tried again at the next reload.
     fn attach_more(&mut self, paths: &[PathBuf]) -> Vec<String> {
         let mut refused = Vec::new();
         for path in paths {
@@ -71,7 +70,7 @@ impl Daemon {
         refused
     }
 
-    /// Serves as these settings say; where that cannot be, as before, and tells why.
+    /// Serves metrics with new settings. If that fails, serves as before and returns the reason.
     fn serve_as(&mut self, new: &DaemonArgs) -> Option<String> {
         let DaemonArgs { metrics_addr, web_config, .. } = new.clone();
         let same_address = metrics_addr == self.args.metrics_addr;
@@ -79,7 +78,8 @@ impl Daemon {
             return None;
         }
         let name = if same_address { "web_config" } else { "metrics_addr" };
-        // two cannot have the same address; another one is tried before the old is given up, which may not be had again
+        // two servers cannot share an address; a new address is tried before the old one, which may be lost, is given
+        // up
         if same_address {
             drop(self.server.take());
         }
@@ -88,7 +88,7 @@ impl Daemon {
         if self.server.is_none()
             && let Err(error) = self.serve(self.args.clone())
         {
-            note!("gpuprobe: there are no metrics any more until SIGHUP: {}", why(&error));
+            note!("gpuprobe: metrics are no longer served until the next SIGHUP: {}", why(&error));
         }
         Some(format!("{name} ({})", why(&error)))
     }
@@ -103,20 +103,20 @@ impl Daemon {
     }
 }
 
-/// Why a daemon that runs cannot serve so.
+/// Why the running daemon cannot serve with these settings.
 fn why(error: &HttpError) -> String {
     match error {
         HttpError::Listen { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-            format!("{error}: what that takes was given up after the start, so restart gpuprobe for it")
+            format!("{error}: the daemon gave up the privilege for it after the start, so restart gpuprobe")
         }
         error => error.to_string(),
     }
 }
 
-/// What became of new settings.
-fn outcome(as_before: &[String], later: &[&str]) -> String {
+/// The result of a reload.
+fn outcome(unchanged: &[String], later: &[&str]) -> String {
     let mut text = "settings read again".to_owned();
-    for (what, names) in [("; as before: ", as_before.join(", ")), ("; after a restart: ", later.join(", "))]
+    for (what, names) in [("; unchanged: ", unchanged.join(", ")), ("; after a restart: ", later.join(", "))]
     {
         if !names.is_empty() {
             text.push_str(what);
@@ -126,8 +126,8 @@ fn outcome(as_before: &[String], later: &[&str]) -> String {
     text
 }
 
-/// The settings that differ and were needed when the daemon began.
-fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
+/// The changed settings that need a restart.
+fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
     let all = [
         ("memleak", old.memleak != new.memleak),
         ("cudatrace", old.cudatrace != new.cudatrace),
@@ -136,10 +136,10 @@ fn after_a_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("pid", old.pids != new.pids),
         ("hooks", old.hooks != new.hooks),
         ("calls_only", old.calls_only != new.calls_only),
-        // others may use the same file, so it is not let go
+        // other settings may need the same file, so it is not detached
         ("path", old.paths.iter().any(|path| !new.paths.contains(path))),
         ("attach", old.attach != new.attach),
-        // functions got no links of their own
+        // functions have no links of their own
         ("budget", old.budget.is_none() && new.budget.is_some()),
         ("max_processes", old.max_processes != new.max_processes),
         ("max_allocations", old.max_allocations != new.max_allocations),
@@ -179,18 +179,18 @@ mod tests {
     ];
 
     #[test]
-    fn what_was_not_done_is_told_with_what_was() {
+    fn the_result_lists_unchanged_and_later_settings() {
         assert_eq!(outcome(&[], &[]), "settings read again");
         let refused = ["path (no)".to_owned(), "web_config (none)".to_owned()];
         assert_eq!(
             outcome(&refused, &["attach", "pid"]),
-            "settings read again; as before: path (no), web_config (none); after a restart: attach, pid"
+            "settings read again; unchanged: path (no), web_config (none); after a restart: attach, pid"
         );
-        assert_eq!(after_a_restart(&of(&["-p", "/x", "-p", "/y"]), &of(&["-p", "/y", "-p", "/z"])), ["path"]);
+        assert_eq!(needing_restart(&of(&["-p", "/x", "-p", "/y"]), &of(&["-p", "/y", "-p", "/z"])), ["path"]);
     }
 
     #[test]
-    fn every_setting_takes_effect_at_once_or_is_told_to_take_a_restart() {
+    fn every_setting_takes_effect_at_once_or_is_reported_to_need_a_restart() {
         let command = DaemonArgs::augment_args(Command::new("gpuprobe"));
         let (mut at_once, old) = (Vec::new(), of(&[]));
         for arg in command.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != "config")) {
@@ -206,7 +206,7 @@ mod tests {
             };
             let new =
                 tries.iter().find_map(parsed).unwrap_or_else(|| panic!("{long} takes none of {values:?}"));
-            match after_a_restart(&old, &new).as_slice() {
+            match needing_restart(&old, &new).as_slice() {
                 [] => at_once.push(long),
                 names => assert_eq!(names, [long.replace('-', "_")]),
             }

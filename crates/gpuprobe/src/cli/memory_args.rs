@@ -1,0 +1,46 @@
+//! The options of `memory`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::attach_args::AttachArgs;
+use super::daemon_args::NvmlArgs;
+use super::value_parsers::seconds;
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// Only this process and the processes it forks (repeatable); by default every process of the host
+    #[arg(short = 'd', long = "pid", value_name = "PID", conflicts_with = "command")]
+    pub(crate) pids: Vec<u32>,
+    /// Also show the whole stack of each call site, from the function that allocated to the program's first function
+    #[arg(long)]
+    pub(crate) sites: bool,
+    /// Show it repeatedly, until Ctrl-C or the end of the command
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// With --watch: seconds between two displays
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "watch")]
+    pub(crate) interval: Duration,
+    /// Stop after this many seconds [default: 10; with --watch or a command, when these end]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    /// Seconds in which a call site may grow before it is judged; always at least a quarter of its age
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(crate) warm_up: Duration,
+    /// One line of JSON for each display
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write to this file instead of stdout, which the command may use as well
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) nvml: NvmlArgs,
+    #[command(flatten)]
+    pub(crate) attach: AttachArgs,
+    /// A command to start and to watch until it exits
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}

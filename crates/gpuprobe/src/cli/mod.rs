@@ -1,0 +1,203 @@
+//! The command line: subcommands, options and the daemon's settings file.
+
+mod attach_args;
+mod bench_args;
+mod convert_args;
+mod daemon_args;
+pub(crate) mod daemon_settings;
+mod doctor_args;
+mod helper_args;
+mod memory_args;
+mod record_args;
+mod replay_args;
+mod trace_args;
+mod value_parsers;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use self::attach_args::{AttachArgs, DEVICES_ONLY, ResolvedHooks};
+pub(crate) use self::bench_args::BenchArgs;
+pub(crate) use self::convert_args::ConvertArgs;
+pub(crate) use self::daemon_args::{DaemonArgs, NvmlArgs, RESCAN_SECONDS};
+pub(crate) use self::doctor_args::DoctorArgs;
+pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
+pub(crate) use self::memory_args::MemoryArgs;
+pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
+pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
+pub(crate) use self::trace_args::TraceArgs;
+
+/// Shows what processes do to the NVIDIA GPUs of this host, live, without changing the processes.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gpuprobe",
+    version,
+    about,
+    max_term_width = 110,
+    args_conflicts_with_subcommands = true,
+    before_help = "Examples:
+  gpuprobe demo                              see it work, without a GPU
+  sudo gpuprobe run -- python train.py       record a command's CUDA calls, then print a summary
+  sudo gpuprobe record -d PID --duration 10  the same for a process that already runs
+  gpuprobe convert TRACE --to perfetto       the recording as a picture, on ui.perfetto.dev
+  sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
+  gpuprobe report traces/trace_latest.jsonl --html report.html
+                                             the recording as a page; see also timeline and convert
+  sudo gpuprobe memory -- ./app              which source lines have live GPU memory, and which of them leak
+  sudo gpuprobe --memleak                    live GPU memory by process, and metrics on :9000
+  sudo gpuprobe doctor                       what this machine supports, and what it lacks
+  sudo gpuprobe bench                        what a probe costs per call on this machine"
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command, record its CUDA calls and those of its children, and print a summary
+    Run(RunArgs),
+    /// Record the CUDA calls of processes that already run, then print a summary
+    Record(RecordArgs),
+    /// Show CUDA calls as they happen, with arguments, results and durations
+    Trace(TraceArgs),
+    /// Convert a trace to a file for Perfetto, chrome://tracing, speedscope or a flame graph
+    Convert(ConvertArgs),
+    /// Print the summary of a recorded trace again, or show it as a page
+    Report(ReportArgs),
+    /// Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams
+    Timeline(TimelineArgs),
+    /// Show live GPU memory by process and source line, and what grows
+    Memory(MemoryArgs),
+    /// Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)
+    Daemon(DaemonArgs),
+    /// List the functions that can be traced, with their signatures; those found on this host are marked
+    List(ListArgs),
+    /// Report what this machine supports: Linux kernel, privileges, libraries
+    Doctor(DoctorArgs),
+    /// Run a built-in program under the probes; needs no GPU and no CUDA
+    Demo(DemoArgs),
+    /// Measure what probes cost per call on this machine; needs no GPU and no CUDA
+    Bench(BenchArgs),
+    #[command(name = "__exec", hide = true)]
+    Exec(ExecArgs),
+    #[command(name = "__guard", hide = true)]
+    AttachHelper(AttachHelperArgs),
+    #[command(name = "__reader", hide = true)]
+    FileReader(FileReaderArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Only matching names, such as 'cudaMalloc*'
+    #[arg(value_name = "GLOB")]
+    pub(crate) glob: Option<String>,
+    /// What `--kernel` can probe: calls on the devices of the NVIDIA kernel module and functions of its modules; with a
+    /// glob, any function of the Linux kernel
+    #[arg(long)]
+    pub(crate) kernel: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    #[command(flatten)]
+    pub(crate) attach: AttachArgs,
+    /// Keep the trace in this file
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(words: &[&str]) -> Cli {
+        Cli::try_parse_from([&["gpuprobe"], words].concat()).unwrap()
+    }
+
+    #[test]
+    fn the_command_line_definition_is_valid() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn words_after_the_command_belong_to_it() {
+        let Some(Command::Run(run)) = parse(&["run", "-e", "*", "--", "prog", "-e", "x", "--help"]).command
+        else {
+            panic!("run")
+        };
+        assert_eq!(run.recording.events, ["*"]);
+        assert_eq!(run.command, ["prog", "-e", "x", "--help"]);
+        let Some(Command::Run(run)) = parse(&["run", "prog", "-v"]).command else { panic!("run") };
+        assert_eq!(run.command, ["prog", "-v"]);
+        assert!(!run.recording.attach.verbose);
+    }
+
+    #[test]
+    fn linux_kernel_functions_follow_an_equals_sign() {
+        let Some(Command::Run(run)) = parse(&["run", "--kernel", "--kernel=uvm_*", "--", "prog"]).command
+        else {
+            panic!("run")
+        };
+        assert_eq!(
+            (run.recording.attach.kernel, run.command),
+            (vec![String::new(), "uvm_*".to_owned()], vec!["prog".into()],)
+        );
+        let Some(Command::Run(run)) = parse(&["run", "--kernel", "prog"]).command else { panic!("run") };
+        assert_eq!((run.recording.attach.kernel.len(), run.command), (1, vec!["prog".into()]));
+    }
+
+    #[test]
+    fn the_daemons_flags_work_without_a_subcommand() {
+        let cli = parse(&["--memleak", "--display-interval", "3", "--metrics-addr", "127.0.0.1:0"]);
+        assert!(cli.command.is_none() && cli.daemon.memleak);
+        assert_eq!(cli.daemon.display_interval, 3);
+    }
+
+    #[test]
+    fn the_daemons_table_sizes_have_limits_and_the_defaults_of_capture() {
+        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::ended::MOST_ENDED);
+        let daemon = parse(&["--max-processes", "9", "--max-allocations", "5000000"]).daemon;
+        assert_eq!(
+            (daemon.max_processes, daemon.max_allocations, daemon.max_counters),
+            (9, 5_000_000, 10_240)
+        );
+        let defaults = gpuprobe_capture::CaptureConfig::default();
+        let daemon = parse(&["daemon"]);
+        let Some(Command::Daemon(daemon)) = daemon.command else { panic!("daemon") };
+        assert_eq!(
+            (daemon.max_processes, daemon.max_allocations, daemon.max_counters, daemon.max_kernels),
+            (
+                defaults.process_entries,
+                defaults.live_entries,
+                defaults.count_entries,
+                defaults.launch_entries
+            )
+        );
+        for wrong in [["--max-counters", "0"], ["--max-processes", "x"], ["--buffer", "8"]] {
+            assert!(Cli::try_parse_from([&["gpuprobe"], &wrong[..]].concat()).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn exclusions_and_wrong_values() {
+        let Some(Command::Run(run)) = parse(&["run", "-e", "!cudaFree", "prog"]).command else {
+            panic!("run")
+        };
+        assert_eq!(run.recording.events, ["!cudaFree"]);
+        for wrong in [
+            &["run"][..],
+            &["run", "--nonsense", "x"],
+            &["run", "--attach", "magic", "x"],
+            &["nonsense"],
+            &["--metrics-addr", "x"],
+        ] {
+            assert!(Cli::try_parse_from([&["gpuprobe"], wrong].concat()).is_err(), "{wrong:?}");
+        }
+    }
+}

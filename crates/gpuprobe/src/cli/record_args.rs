@@ -1,0 +1,101 @@
+//! The options of the commands that record: `run` and `record`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::attach_args::AttachArgs;
+use super::value_parsers::{mode, seconds, share, size};
+
+/// What is recorded, and to which file.
+#[derive(Debug, Default, Clone, Args)]
+pub(crate) struct RecordingArgs {
+    /// Functions to trace (repeatable; `!GLOB` excludes some; `-e '*'` is all, including the hot ones)
+    #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
+    pub(crate) events: Vec<String>,
+    /// The classic form: one line when a call starts and one when it returns
+    #[arg(long)]
+    pub(crate) phases: bool,
+    /// Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default:
+    /// traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub(crate) mode: Option<u32>,
+    /// Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...),
+    /// and the oldest ones are removed
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) max_size: Option<u64>,
+    /// Start a new segment when one reaches this size [default: with --max-size a quarter of it]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) segment_size: Option<u64>,
+    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not
+    /// recorded for a while, except those that track live memory
+    #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
+    pub(crate) budget: Option<f64>,
+    /// Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts;
+    /// fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that
+    /// are not selected
+    #[arg(long, conflicts_with_all = ["budget", "phases"])]
+    pub(crate) verify: bool,
+    /// Print no progress line
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) attach: AttachArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) recording: RecordingArgs,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("who").required(true).args(["pids", "all"])))]
+pub(crate) struct RecordArgs {
+    /// Record this process (repeatable)
+    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    pub(crate) pids: Vec<u32>,
+    /// Record every process of the host, including those that start later
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// With -d: also the processes that these fork from now on
+    #[arg(long, conflicts_with = "all")]
+    pub(crate) children: bool,
+    /// Stop after this many seconds [default: at Ctrl-C, or when the processes have exited]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub(crate) duration: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) recording: RecordingArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn record_requires_pids_or_all() {
+        let parse = |words: &[&str]| Cli::try_parse_from([&["gpuprobe", "record"], words].concat());
+        for wrong in
+            [&[][..], &["--duration", "1"], &["-d", "1", "--all"], &["--all", "--children"], &["--all", "x"]]
+        {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+        let Some(Command::Record(args)) =
+            parse(&["-d", "7", "--duration", "0.5", "-o", "t.zst"]).unwrap().command
+        else {
+            panic!("record")
+        };
+        assert_eq!((args.pids, args.duration), (vec![7], Some(Duration::from_millis(500))));
+    }
+}

@@ -1,0 +1,289 @@
+//! `gpuprobe daemon`: counts the calls of every CUDA process of the host in BPF programs, and serves metrics.
+
+mod reload;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result};
+use gpuprobe_analysis::kernel_series::NAME_COMES_WITHIN_NS;
+use gpuprobe_analysis::{Holdings, Rules};
+use gpuprobe_capture::{
+    CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges, refuse_system_calls,
+};
+use gpuprobe_event::{Class, Tgid};
+use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
+use nix::sys::signal::Signal;
+
+use crate::cli::daemon_settings::require_trusted;
+use crate::cli::{DaemonArgs, ResolvedHooks};
+use crate::session::follow::mapping_watch::Watch;
+use crate::session::host::gpu_numbering::GpuNumbering;
+use crate::session::host::gpu_state_poller::GpuStatePoller;
+use crate::session::host::observer::{MEMORY, Observer};
+use crate::session::host::processes::Processes;
+use crate::session::host::self_metrics::SelfMetrics;
+use crate::session::probes::linux_hooks;
+use crate::session::probes::probe_budget::ProbeBudget;
+use crate::session::probes::probe_set::Probes;
+use crate::session::probes::selection::{Selection, pattern};
+use crate::session::signals::{Arrived, Signals};
+use crate::terminal::notes::note;
+use crate::terminal::stdout::Printer;
+
+/// Minimum time between two rounds, so that a host that starts thousands of processes does not keep the daemon busy.
+const REST: Duration = Duration::from_millis(10);
+
+/// What is counted if no feature is given.
+pub(crate) const EVERYTHING: &[Class] = &[
+    Class::Alloc,
+    Class::Free,
+    Class::HostRegister,
+    Class::HostUnregister,
+    Class::Memcpy,
+    Class::Memset,
+    Class::Launch,
+    Class::GraphLaunch,
+    Class::Sync,
+    Class::Vmm,
+    Class::Context,
+    Class::Module,
+];
+const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
+const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
+
+pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
+    // first of all: a service manager may send SIGHUP right after the start
+    let signals = Signals::block()?;
+    args.hooks.iter().try_for_each(|file| require_trusted(file))?;
+    let resolved = linux_hooks::resolve_hooks(&args.kernel, &args.hooks)?;
+    give_memory_back();
+    let (sections, classes) = features(args);
+    let named = args.memleak || args.cudatrace || args.bandwidth_util;
+    let entry_counted = args.calls_only.iter().map(|glob| pattern(glob)).collect::<Result<_>>()?;
+    let selection = Selection::Driver { classes, named, few: false, failures: true, entry_counted };
+    let endpoint = open_endpoint(args).map_err(|error| match error {
+        HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
+        error => error.into(),
+    })?;
+    let url = endpoint.url();
+    let config = capture_config(args, sections, &resolved);
+    let budget =
+        args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Count)).transpose()?;
+    let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
+    let probes = probes.with_hooks(resolved.hooks).with_budget(budget);
+    // before there are other threads: privileges are per thread
+    give_up_privileges(false).context("cannot give up privileges")?;
+    // before data of other processes is read, and before foreign code (NVML) is loaded
+    let is_filtered = refuse_system_calls().context("cannot install the seccomp filter")?;
+    if !is_filtered && args.verbose {
+        note!(
+            "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
+        );
+    }
+    let mut daemon = Daemon {
+        observer: observer(args, sections, probes)?,
+        signals,
+        // before the host is scanned, so that no mapping is missed
+        watch: Watch::start(args.rescan),
+        args: args.clone(),
+        latest: Latest::default(),
+        server: None,
+        self_metrics: SelfMetrics::new(Path::new("/proc")),
+        shows_memory: sections.memory,
+        classic: Classic::new(sections, 0),
+        printer: Printer::start().context("cannot start the display thread")?,
+    };
+    // from here on /readyz responds
+    daemon.server = Some(endpoint.serve(daemon.latest.clone())?);
+    for pid in &args.pids {
+        daemon.observer.probes.attach_process(Tgid(*pid))?;
+        daemon.observer.probes.capture.add_target(Tgid(*pid))?;
+    }
+    for path in &args.paths {
+        daemon.observer.probes.attach_file(path)?;
+    }
+    let late = daemon.observer.probes.attach_host();
+    daemon.watch.count_late_attach(late);
+    if daemon.observer.probes.capture.attached().next().is_none() {
+        note!("gpuprobe: no CUDA library found yet: libraries are probed when processes start to use them");
+    }
+    daemon.observer.probes.note_unused_hooks();
+    daemon.publish()?;
+    daemon.classic.begin(&daemon.latest.get());
+    note!("gpuprobe: metrics on {url}/metrics");
+    daemon.run_until_signal()?;
+    Ok(0)
+}
+
+fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
+    let live_memory = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
+    let mut processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
+    processes.set_retention(args.max_ended, args.keep_ended);
+    let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
+    let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
+    let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
+    Ok(Observer::new(probes, processes, live_memory).with_gpus(gpus).with_states(states))
+}
+
+fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
+    if let Some(file) = &args.web_config {
+        require_trusted(file).map_err(|error| HttpError::WebConfig(format!("web config {error:#}")))?;
+    }
+    Endpoint::open(HttpSettings {
+        address: args.metrics_addr,
+        web_config: args.web_config.clone(),
+        complain: |text| note!("gpuprobe: {text}"),
+    })
+}
+
+fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHooks) -> CaptureConfig {
+    CaptureConfig {
+        tier: args.attach,
+        only_targets: !args.pids.is_empty(),
+        launches: sections.launches,
+        names: sections.launches,
+        copies: sections.copies,
+        driver: !args.kernel.is_empty(),
+        hooks: resolved.functions.clone(),
+        tracepoints: resolved.tracepoints.clone(),
+        apart: args.budget.is_some(),
+        tallies: !args.calls_only.is_empty(),
+        // the ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels
+        sites: sections.memory,
+        ring_bytes: 4 << 20,
+        live_entries: args.max_allocations,
+        count_entries: args.max_counters,
+        process_entries: args.max_processes,
+        launch_entries: args.max_kernels,
+        ..CaptureConfig::default()
+    }
+}
+
+/// What is shown, and the classes of functions for it. Without a feature, everything.
+fn features(args: &DaemonArgs) -> (Sections, Vec<Class>) {
+    let named = [(args.memleak, MEMORY), (args.cudatrace, LAUNCHES), (args.bandwidth_util, COPIES)];
+    let classes: Vec<Class> =
+        named.iter().filter(|(wanted, _)| *wanted).flat_map(|(_, classes)| *classes).copied().collect();
+    if classes.is_empty() {
+        return (Sections::ALL, EVERYTHING.to_vec());
+    }
+    let sections = Sections { memory: args.memleak, launches: args.cudatrace, copies: args.bandwidth_util };
+    (sections, classes)
+}
+
+/// Whether a signal ends the daemon. SIGHUP from a closed terminal ends it; SIGHUP from a process means to read the
+/// settings again.
+fn ends(arrived: &Arrived) -> bool {
+    match arrived.signal {
+        Signal::SIGHUP => !arrived.from_process,
+        signal => matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT),
+    }
+}
+
+/// Launches are read this long before a snapshot if snapshots are further apart, so that launches without a name are
+/// counted as unnamed in it and not only in the next one. It is a little longer than the wait for names.
+const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_COMES_WITHIN_NS + 500_000_000);
+
+struct Daemon {
+    observer: Observer,
+    signals: Signals,
+    watch: Watch,
+    args: DaemonArgs,
+    latest: Latest,
+    server: Option<ServerHandle>,
+    self_metrics: SelfMetrics,
+    shows_memory: bool,
+    classic: Classic,
+    printer: Printer,
+}
+
+impl Daemon {
+    fn run_until_signal(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let (mut published, mut displayed, mut has_read_launches) = (start, start, false);
+        loop {
+            let mut others = self.watch.fds();
+            others.push(self.signals.fd());
+            let read_launches_after = self.args.refresh.saturating_sub(READ_LAUNCHES_BEFORE);
+            has_read_launches |= read_launches_after.is_zero();
+            let next = if has_read_launches { self.args.refresh } else { read_launches_after };
+            let snapshot_due = next.saturating_sub(published.elapsed());
+            let due = self.observer.due().map_or(snapshot_due, |due| due.min(snapshot_due));
+            // every allocation from an unknown call site sends its stack, until user space has registered the site
+            let urgent = Urgent::begin();
+            self.observer.probes.capture.wait(&others, due);
+            let arrived = self.signals.take();
+            if arrived.iter().any(ends) {
+                return Ok(());
+            }
+            if arrived.iter().any(|a| a.signal == Signal::SIGHUP) {
+                self.reload();
+            }
+            let batch = self.observer.probes.take()?;
+            drop(urgent);
+            self.observer.take(&batch)?;
+            self.watch.rescan_if_due(&mut self.observer.probes);
+            self.observer.probes.enforce_budget_by_counters()?;
+            if !has_read_launches && published.elapsed() >= read_launches_after {
+                has_read_launches = true;
+                self.observer.update_launches()?;
+            }
+            if published.elapsed() >= self.args.refresh {
+                (published, has_read_launches) = (Instant::now(), false);
+                self.publish()?;
+            }
+            let display_every = Duration::from_secs(self.args.display_interval);
+            if !display_every.is_zero() && displayed.elapsed() >= display_every {
+                displayed = Instant::now();
+                self.display()?;
+            }
+            self.observer.probes.capture.rest(REST);
+        }
+    }
+
+    fn publish(&mut self) -> Result<()> {
+        self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
+        self.observer.sample()?;
+        let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
+        snapshot.own = self.self_metrics.read();
+        self.latest.publish(snapshot, self.args.refresh);
+        Ok(())
+    }
+
+    /// Prints a display. Only here, and for the ages at suspected call sites, are single allocations read: there may
+    /// be a million of them, and metrics need only their sums.
+    fn display(&mut self) -> Result<()> {
+        let text = if self.shows_memory {
+            // allocations of exited processes must not be shown
+            let observer = &mut self.observer;
+            observer.processes.release(&mut observer.probes.capture)?;
+            let allocations = observer.probes.capture.allocations()?;
+            self.classic.render(&observer.snapshot(self.watch.losses(), &allocations)?)
+        } else {
+            self.classic.render(&self.latest.get())
+        };
+        self.printer.print(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    fn of(words: &[&str]) -> (Sections, Vec<Class>) {
+        features(&Cli::try_parse_from([&["gpuprobe"], words].concat()).unwrap().daemon)
+    }
+
+    #[test]
+    fn several_features_select_the_classes_of_each() {
+        assert_eq!(of(&["-v"]), (Sections::ALL, EVERYTHING.to_vec()));
+        let (sections, classes) = of(&["--memleak", "--bandwidth-util"]);
+        assert_eq!(sections, Sections { memory: true, launches: false, copies: true });
+        assert_eq!(classes, [MEMORY, COPIES].concat());
+        assert_eq!(of(&["--cudatrace"]).1, LAUNCHES);
+    }
+}

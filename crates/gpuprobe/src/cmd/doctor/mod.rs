@@ -1,0 +1,214 @@
+//! `gpuprobe doctor`: reports what this machine supports, and how to fix what is missing.
+
+mod predicted_cost;
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use gpuprobe_capture::{
+    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidWay, driver_version,
+    kernel_support, nvml_versions, support, xid_way,
+};
+use gpuprobe_discover::{
+    DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
+};
+use gpuprobe_event::Hooks;
+use gpuprobe_event::driver::Version;
+use gpuprobe_output::units::printable;
+use serde_json::{Value, json};
+
+use crate::cli::DoctorArgs;
+use crate::session::probes::selection::Selection;
+use crate::terminal::stdout::print;
+
+pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
+    if args.cost {
+        return predicted_cost::run(args);
+    }
+    let proc_root = Path::new("/proc");
+    let scan = match args.pid {
+        Some(pid) => Inspector::new().of_pid(proc_root, pid)?,
+        None => Inspector::new().of_host(proc_root, &HostPaths::default()),
+    };
+    let support = support();
+    let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
+    let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
+    let modules = driver_modules(proc_root, Path::new("/sys"));
+    let linux = kernel_support();
+    let xids = xid_way(&linux);
+    let report = Report {
+        support,
+        kernel_support: linux,
+        driver: driver_version(),
+        modules,
+        xids,
+        nvml,
+        libraries,
+        scan,
+    };
+    let text = if args.json {
+        format!("{:#}\n", report.json())
+    } else {
+        let mut text = String::new();
+        report.text(&mut text)?;
+        text
+    };
+    print(&text)?;
+    Ok(u8::from(!report.support.privileged() || report.support.best_tier().is_none()))
+}
+
+struct Report {
+    support: Support,
+    /// Support for `--kernel`.
+    kernel_support: KernelSupport,
+    driver: Option<String>,
+    /// The loaded NVIDIA kernel modules.
+    modules: Vec<DriverModule>,
+    /// How GPU errors (XIDs) are captured, apart from NVML.
+    xids: Option<XidWay>,
+    /// NVML, or why it cannot be used.
+    nvml: Result<NvmlVersions, String>,
+    libraries: Vec<Probable>,
+    scan: Scan,
+}
+
+/// A library and the number of functions that can be probed.
+struct Probable {
+    library: Library,
+    functions: usize,
+    cheap: usize,
+}
+
+impl Probable {
+    fn of(library: &Library) -> Result<Self> {
+        let all = Selection::from_globs(&["*".to_owned()], &Hooks::default())?;
+        let (planned, _) = plan(std::slice::from_ref(library), &|l, name| all.function(l, name));
+        let points = || planned.targets.iter().flat_map(|t| &t.functions).map(|f| f.point);
+        Ok(Self {
+            library: library.clone(),
+            functions: points().count(),
+            cheap: points().filter(|p| p.cost == ProbeCost::Emulated).count(),
+        })
+    }
+
+    /// Exports that are not in the catalogue, or that jump to another export.
+    fn others(&self) -> usize {
+        self.library.functions.len().saturating_sub(self.functions)
+    }
+}
+
+/// The better tiers that this machine does not support, with what each lacks.
+fn better(support: &Support) -> impl Iterator<Item = (Tier, &'static str)> + '_ {
+    Tier::ALL.into_iter().filter_map(|tier| Some((tier, support.lacks(tier)?.name)))
+}
+
+impl Report {
+    fn text(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, "kernel         {}", self.support.kernel)?;
+        let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
+        writeln!(out, "NVIDIA driver  {}", printable(driver))?;
+        if let Some(version) = &self.driver {
+            writeln!(out, "               {}", Version::parse(version).told())?;
+        }
+        for module in &self.modules {
+            let types = if module.has_types { "with its types" } else { "without types: by kprobes only" };
+            writeln!(out, "               module {}, {types}", printable(&module.name))?;
+        }
+        if let Some(way) = self.xid_way() {
+            writeln!(out, "               GPU errors (XIDs) {way}")?;
+        }
+        match &self.nvml {
+            Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
+            Err(why) => writeln!(out, "NVML           none, so no state of GPUs: {}", printable(why))?,
+        }
+        match self.support.best_tier() {
+            Some(tier) => writeln!(out, "attach by      {tier}")?,
+            None => writeln!(out, "attach by      nothing: see below")?,
+        }
+        for (tier, missing) in better(&self.support) {
+            writeln!(out, "               not {tier}: the kernel has no {missing}")?;
+        }
+        writeln!(out)?;
+        for feature in self.support.features.iter().chain(&self.kernel_support.features) {
+            let (mark, rest) = match feature.present {
+                true => ("ok     ", String::new()),
+                false => ("MISSING", format!(": {}", feature.without)),
+            };
+            writeln!(out, "{mark} {}{rest}", feature.name)?;
+        }
+        for check in &self.support.checks {
+            let mark = match check.verdict {
+                Verdict::Good => "ok     ",
+                Verdict::Limited => "LIMITED",
+                Verdict::Bad => "BAD    ",
+            };
+            writeln!(out, "{mark} {}: {}", check.name, check.found)?;
+        }
+        writeln!(out)?;
+        self.libraries_text(out)
+    }
+
+    /// How XIDs are captured, if an NVIDIA kernel module is loaded.
+    fn xid_way(&self) -> Option<String> {
+        let by_nvml = || "only by NVML, which just counts them: the NVIDIA module has no tracepoint, and the Linux kernel no probes";
+        (!self.modules.is_empty())
+            .then(|| self.xids.map_or_else(|| by_nvml().to_owned(), |way| way.to_string()))
+    }
+
+    fn libraries_text(&self, out: &mut impl Write) -> Result<()> {
+        if self.libraries.is_empty() {
+            writeln!(out, "no libcuda, libcudart, NVML or NCCL found")?;
+        }
+        for Probable { library, functions, cheap } in &self.libraries {
+            // escaped: other users may have made the file
+            let (path, soname) = (library.path.to_string_lossy(), printable(&library.soname));
+            writeln!(out, "{} ({}, {soname})", printable(&path), library.kind)?;
+            writeln!(out, "        {functions} functions can be probed, {cheap} of them cheaply")?;
+        }
+        for skipped in &self.scan.skipped {
+            writeln!(out, "SKIPPED {}", crate::session::probes::skips::line(skipped))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let support = &self.support;
+        json!({
+            "kernel": support.kernel,
+            "driver": self.driver,
+            "modules": self.modules.iter()
+                .map(|m| json!({"name": m.name, "types": m.has_types}))
+                .collect::<Vec<_>>(),
+            "xids": self.xid_way(),
+            "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
+            "attach": support.best_tier().map(Tier::as_str),
+            "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
+            "features": support.features.iter().chain(&self.kernel_support.features)
+                .map(|f| json!({"name": f.name, "present": f.present, "without": f.without}))
+                .collect::<Vec<_>>(),
+            "checks": support.checks.iter()
+                .map(|c| json!({"name": c.name, "verdict": c.verdict.as_str(), "found": c.found}))
+                .collect::<Vec<_>>(),
+            "libraries": self.libraries.iter()
+                .map(|p| json!({
+                    "path": p.library.path.to_string_lossy(),
+                    "api": p.library.kind.as_str(),
+                    "soname": p.library.soname,
+                    "static": p.library.is_static,
+                    "functions": p.functions,
+                    "cheap": p.cheap,
+                    "others": p.others(),
+                }))
+                .collect::<Vec<_>>(),
+            "skipped": self.scan.skipped.iter()
+                .map(|s| json!({
+                    "path": s.path.to_string_lossy(),
+                    "cause": s.cause.map(SkipCause::as_str),
+                    "reason": s.reason,
+                }))
+                .collect::<Vec<_>>(),
+        })
+    }
+}

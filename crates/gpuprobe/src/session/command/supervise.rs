@@ -1,0 +1,139 @@
+//! Runs a command under the probes: it is paused until what it has mapped is probed, and signals are forwarded to it.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use gpuprobe_capture::{Answer, Batch, Ending, Hold, Urgent};
+use gpuprobe_discover::DiscoverError;
+use gpuprobe_event::Tgid;
+
+use super::launch::{self, LaunchedCommand};
+use super::stop_requests::StopRequests;
+use crate::session::probes::probe_set::Probes;
+use crate::session::signals::Signals;
+use crate::terminal::notes::note;
+
+/// Longest time between two reads of the ring buffer: the BPF programs do not wake us up for every record.
+const POLL_EVERY: Duration = Duration::from_millis(50);
+
+/// A started command and its pending stop requests.
+#[derive(Debug)]
+pub(crate) struct SupervisedCommand {
+    signals: Signals,
+    launched: LaunchedCommand,
+    stops: StopRequests,
+}
+
+/// The last records of a session with a command.
+#[derive(Debug)]
+pub(crate) struct CommandEnd {
+    pub(crate) ending: Ending,
+    /// Processes that still run and are no longer observed.
+    pub(crate) running: usize,
+    /// Processes whose code ran before they were probed.
+    pub(crate) late: u64,
+}
+
+impl SupervisedCommand {
+    /// Starts the command up to its exec.
+    pub(crate) fn start_paused(command: &[OsString]) -> Result<Self> {
+        // before any thread or the command is created, so that none of them receives the signals
+        let signals = Signals::block()?;
+        Ok(Self {
+            signals,
+            launched: LaunchedCommand::start_paused(command)?,
+            stops: StopRequests::default(),
+        })
+    }
+
+    /// Starts to observe the command and lets it run.
+    pub(crate) fn resume(&mut self, probes: &Probes) -> Result<()> {
+        probes.capture.add_target(self.launched.tgid())?;
+        self.launched.resume()
+    }
+
+    /// Waits for records and probes paused processes. Returns the exit status of the command when it has exited.
+    pub(crate) fn poll(&mut self, probes: &mut Probes) -> Result<(Batch, Option<u8>)> {
+        // high priority until the paused processes have been answered
+        let urgent = Urgent::begin();
+        probes.capture.wait(&[self.signals.fd()], POLL_EVERY);
+        for arrived in self.signals.take() {
+            if arrived.from_process {
+                self.launched.signal(arrived.signal);
+            }
+        }
+        // before the ring buffers are read, so that they contain everything up to the exit
+        let exit_status = self.launched.exit_status()?;
+        let batch = probes.take()?;
+        self.probe_all_paused(&batch.holds, probes)?;
+        self.attach_late(probes);
+        drop(urgent);
+        Ok((batch, exit_status))
+    }
+
+    /// Detaches the probes after the command has exited.
+    pub(crate) fn finish(&mut self, probes: &mut Probes) -> Result<CommandEnd> {
+        // children that outlive the command are no longer observed; none of them may stay paused
+        let running = probes.capture.target_count()?;
+        let ending = probes.capture.detach()?;
+        for pause in &ending.batch.holds {
+            self.stops.paused(*pause);
+            resume(*pause, probes)?;
+        }
+        probes.capture.dismiss();
+        Ok(CommandEnd { ending, running, late: self.stops.late() })
+    }
+
+    fn probe_all_paused(&mut self, pauses: &[Hold], probes: &mut Probes) -> Result<()> {
+        for pause in pauses {
+            probes.capture.answer(*pause, Answer::Seen)?;
+        }
+        pauses.iter().try_for_each(|pause| self.probe_paused(*pause, probes))
+    }
+
+    /// Probes what a paused process has mapped, and resumes it.
+    fn probe_paused(&mut self, pause: Hold, probes: &mut Probes) -> Result<()> {
+        let tgid = pause.tgid;
+        if !pause.may_attach && probes.has_new_libraries(tgid, pause.at_exec) {
+            self.stops.requested(pause, Instant::now());
+            return Ok(probes.capture.answer(pause, Answer::Stop)?);
+        }
+        if pause.may_attach {
+            self.stops.paused(pause);
+            attach(tgid, pause.at_exec, probes);
+        }
+        // it may exit before its first stack is read
+        probes.capture.observe(tgid);
+        resume(pause, probes)
+    }
+
+    /// Probes processes that did not stop in time, as can happen on a very busy machine.
+    fn attach_late(&mut self, probes: &mut Probes) {
+        for tgid in self.stops.overdue(Instant::now()) {
+            attach(tgid, true, probes);
+        }
+    }
+}
+
+/// Probes what a process has mapped. Its dynamic loader is probed at exec; later pauses come from the probe in the
+/// loader.
+fn attach(tgid: Tgid, with_loader: bool, probes: &mut Probes) {
+    if with_loader {
+        probes.attach_loader_of(tgid);
+    }
+    match probes.attach_process(tgid) {
+        // it was killed while it was paused
+        Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+        Err(error) => note!("gpuprobe: process {tgid} is not fully probed: {error:#}"),
+    }
+}
+
+/// Resumes a process. It may have been killed meanwhile.
+fn resume(pause: Hold, probes: &Probes) -> Result<()> {
+    probes.capture.answer(pause, Answer::GoOn)?;
+    if pause.stopped {
+        launch::resume_stopped(pause.tgid);
+    }
+    Ok(())
+}

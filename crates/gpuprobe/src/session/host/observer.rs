@@ -1,0 +1,251 @@
+//! Builds snapshots of all observed processes: the counters of the BPF programs with names added. Displays, metrics
+//! and the `memory` command are made from them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Rules, Snapshot};
+use gpuprobe_capture::{Batch, Capture};
+use gpuprobe_event::counters::Allocation;
+use gpuprobe_event::{Class, LossCause, Losses, SiteId};
+
+use super::gpu_numbering::GpuNumbering;
+use super::gpu_state_poller::GpuStatePoller;
+use super::processes::Processes;
+use super::xid_counts::XidCounts;
+use crate::session::probes::probe_budget::ProbeBudget;
+use crate::session::probes::probe_set::Probes;
+
+/// The classes of functions that track live memory.
+pub(crate) const MEMORY: &[Class] =
+    &[Class::Alloc, Class::Free, Class::HostRegister, Class::HostUnregister, Class::Vmm];
+
+#[derive(Debug)]
+pub(crate) struct Observer {
+    pub(crate) probes: Probes,
+    pub(crate) processes: Processes,
+    /// Live memory by call site; `None` if memory is not shown.
+    live_memory: Option<Holdings>,
+    /// Call sites to be symbolized, the most urgent last.
+    unnamed_sites: Vec<SiteId>,
+    /// The host's numbers of the GPUs of processes.
+    gpus: Option<GpuNumbering>,
+    /// The state of GPUs.
+    states: Option<GpuStatePoller>,
+    /// GPU errors reported by the NVIDIA kernel module.
+    xids: XidCounts,
+}
+
+impl Observer {
+    /// Without `live_memory`, snapshots contain no memory.
+    pub(crate) fn new(probes: Probes, processes: Processes, live_memory: Option<Holdings>) -> Self {
+        let processes = if live_memory.is_some() { processes } else { processes.without_memory() };
+        Self {
+            probes,
+            processes,
+            live_memory,
+            unnamed_sites: Vec::new(),
+            gpus: None,
+            states: None,
+            xids: XidCounts::default(),
+        }
+    }
+
+    /// Adds the host's GPU numbers to snapshots.
+    pub(crate) fn with_gpus(self, gpus: GpuNumbering) -> Self {
+        Self { gpus: Some(gpus), ..self }
+    }
+
+    /// Adds the state of GPUs to snapshots.
+    pub(crate) fn with_states(self, states: Option<GpuStatePoller>) -> Self {
+        Self { states, ..self }
+    }
+
+    /// Changes the time after which call sites are judged.
+    pub(crate) fn set_warm_up(&mut self, warm_up: Duration) {
+        if let Some(live_memory) = &mut self.live_memory {
+            live_memory.judge_by(Rules::after(warm_up));
+        }
+    }
+
+    /// Changes how often the host's GPUs are read.
+    pub(crate) fn set_rescan(&mut self, every: Duration) {
+        if let Some(gpus) = &mut self.gpus {
+            gpus.set_rescan(every);
+        }
+    }
+
+    /// Changes how often NVML is read.
+    pub(crate) fn set_state_interval(&self, every: Duration) {
+        if let Some(states) = &self.states {
+            states.read_every(every);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.probes.capture.clock().elapsed_ns()
+    }
+
+    /// Time until [`Observer::take`] must be called again, even if there are no records.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        let naming = (!self.unnamed_sites.is_empty()).then_some(Duration::ZERO);
+        let budget = self.probes.budget.as_ref().map(ProbeBudget::due);
+        naming.or_else(|| self.processes.due().into_iter().chain(budget).min())
+    }
+
+    /// Takes in a batch, and reads and removes the BPF rows of exited processes.
+    pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
+        self.processes.take(batch, self.now_ns());
+        batch.xids.iter().for_each(|xid| self.xids.add(xid));
+        // reading the rows removes what was live at exit
+        let keeps_exited = self.live_memory.as_ref().is_some_and(Holdings::keeps_ended);
+        if keeps_exited && self.processes.rows_are_due() {
+            self.sample()?;
+            self.name_all();
+            self.read_ages()?;
+        }
+        // symbolize one site at a time, and none while stacks arrive: it may take milliseconds, and the ring buffer
+        // must not fill up
+        if batch.stacks == 0
+            && let Some(site) = self.unnamed_sites.pop()
+        {
+            self.name_site(site);
+        }
+        self.processes.collect_exited(&mut self.probes.capture)?;
+        Ok(())
+    }
+
+    /// Samples live memory by call site.
+    pub(crate) fn sample(&mut self) -> Result<()> {
+        let now_ns = self.now_ns();
+        if let Some(live_memory) = &mut self.live_memory {
+            let rows = self.probes.capture.sites()?;
+            live_memory.feed(&rows, self.processes.infos(), now_ns);
+            self.unnamed_sites = live_memory.unnamed();
+            self.unnamed_sites.reverse();
+        }
+        Ok(())
+    }
+
+    /// Symbolizes the stack of a call site.
+    fn name_site(&mut self, site: SiteId) {
+        if let Some(live_memory) = &mut self.live_memory {
+            live_memory.name(site, self.probes.capture.frames_of(site).to_vec());
+        }
+    }
+
+    fn name_all(&mut self) {
+        std::mem::take(&mut self.unnamed_sites).into_iter().for_each(|site| self.name_site(site));
+    }
+
+    /// Reads the age of live allocations. There may be a million of them, so this is done only for displays and when a
+    /// call site is suspected of a leak.
+    fn read_ages(&mut self) -> Result<()> {
+        let Some(live_memory) = &mut self.live_memory else { return Ok(()) };
+        let clock = self.probes.capture.clock();
+        live_memory.date(&self.probes.capture.allocations()?, |ns| clock.since_start(ns));
+        Ok(())
+    }
+
+    /// Live memory by process and call site, with stacks and ages.
+    pub(crate) fn memory(&mut self, more_lost: &Losses) -> Result<MemoryReport> {
+        self.sample()?;
+        self.name_all();
+        self.read_ages()?;
+        let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
+        Ok(self
+            .live_memory
+            .as_mut()
+            .map(|live_memory| live_memory.report(&losses, now_ns))
+            .unwrap_or_default())
+    }
+
+    /// All losses, including those that are counted elsewhere.
+    pub(crate) fn losses(&self, more: &Losses) -> Result<Losses> {
+        let mut losses = self.probes.capture.losses()?;
+        more.iter().for_each(|(cause, count)| losses.add(cause, count));
+        losses.add(LossCause::ForgottenEarly, self.processes.archive().forgotten_early());
+        Ok(losses)
+    }
+
+    /// Reads launches only, so that the wait for CUDA kernel names is over when the next snapshot is due.
+    pub(crate) fn update_launches(&mut self) -> Result<()> {
+        let launches = self.probes.capture.launches()?;
+        self.processes.update_launches(&launches, self.now_ns());
+        Ok(())
+    }
+
+    /// A snapshot with these allocations.
+    pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
+        let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
+        let sites = self.memory_by_process(&losses, now_ns)?;
+        let gpu_ops = self.probes.capture.work()?;
+        self.processes.update(&gpu_ops, now_ns);
+        let capture = &self.probes.capture;
+        let (mut memory, mut contexts) = capture.memory()?;
+        if let Some(gpus) = &mut self.gpus {
+            gpus.learn(&capture.identities()?, &contexts, &mut self.processes);
+        }
+        // memory may be tracked anyway, for the addresses of copies
+        if self.live_memory.is_none() {
+            memory.clear();
+            contexts.clear();
+        }
+        // read before the failures, so that every counted error has its failure row
+        let calls = capture.counts()?;
+        let mut snapshot = Snapshot::build(&Inputs {
+            calls: &calls,
+            failures: &capture.failures()?,
+            memory: &memory,
+            contexts: &contexts,
+            gpus: self.gpus.as_ref().map(GpuNumbering::host).unwrap_or_default(),
+            allocations,
+            places: &sites,
+            work: &gpu_ops,
+            processes: self.processes.infos(),
+            ended: self.processes.archive(),
+            losses: &losses,
+            libraries: &libraries(capture),
+            skipped: &self.probes.skips.counts(),
+            unix_seconds: unix_seconds(),
+        });
+        if let Some(states) = &self.states {
+            states.add_to(&mut snapshot, self.live_memory.is_some());
+        }
+        snapshot.budget = self.probes.budget_report();
+        // NVML reports errors late, and loses some in a burst
+        if self.probes.capture.xid_way().is_some() {
+            snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);
+        }
+        Ok(snapshot)
+    }
+
+    /// Live memory by process and call site. A call site is suspected only after the ages of its allocations were read.
+    fn memory_by_process(&mut self, losses: &Losses, now_ns: u64) -> Result<Vec<ProcessPlaces>> {
+        let Some(live_memory) = &mut self.live_memory else { return Ok(Vec::new()) };
+        let report = live_memory.report(losses, now_ns);
+        if !live_memory.wants_dates(&report) {
+            return Ok(report.processes);
+        }
+        self.read_ages()?;
+        Ok(self
+            .live_memory
+            .as_mut()
+            .map(|live_memory| live_memory.report(losses, now_ns).processes)
+            .unwrap_or_default())
+    }
+}
+
+pub(crate) fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn libraries(capture: &Capture) -> Vec<LibraryProbes> {
+    let library = |a: &gpuprobe_capture::Attached| LibraryProbes {
+        path: a.path.display().to_string(),
+        attached: a.functions as u64,
+        skipped: a.skipped.len() as u64,
+        state: "attached".to_owned(),
+    };
+    capture.attached().map(library).collect()
+}

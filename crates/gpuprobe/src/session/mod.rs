@@ -1,0 +1,9 @@
+//! A capture session: attaches probes, follows processes and turns what the BPF programs report into recordings and
+//! snapshots.
+
+pub(crate) mod command;
+pub(crate) mod follow;
+pub(crate) mod host;
+pub(crate) mod probes;
+pub(crate) mod record;
+pub(crate) mod signals;

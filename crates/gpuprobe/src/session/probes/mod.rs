@@ -1,0 +1,13 @@
+//! Decides which functions of which files are probed, attaches and detaches the probes, and keeps their cost within a
+//! budget.
+
+pub(crate) mod helper_commands;
+mod hook_files;
+mod libraries;
+pub(crate) mod linux_hooks;
+pub(crate) mod probe_budget;
+pub(crate) mod probe_set;
+pub(crate) mod selection;
+pub(crate) mod skips;
+mod user_quota;
+mod xid_users;

@@ -1,0 +1,471 @@
+//! Selects the functions to probe, and what their probes collect.
+
+use anyhow::{Context, Result, bail};
+use glob::Pattern;
+use gpuprobe_capture::{
+    Collect, Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
+};
+use gpuprobe_discover::Library;
+use gpuprobe_event::{Api, Class, Function, FunctionId, Hooks, catalogue};
+
+/// A selection of functions. Functions that are not selected can still be probed for state that the selected ones need.
+#[derive(Debug)]
+pub(crate) enum Selection {
+    /// By the user's globs. With `few`, only the most important state-only probes are added.
+    Globs {
+        included: Vec<Pattern>,
+        excluded: Vec<Pattern>,
+        classes: Vec<Class>,
+        follows_gpu_ops: bool,
+        few: bool,
+    },
+    /// The essential functions, without those that the user excludes.
+    Essential { excluded: Vec<Pattern>, follows_gpu_ops: bool },
+    /// What a daemon counts: the CUDA driver's functions of these classes. `named` says that the user named the
+    /// classes; if not, `few` selects only the essential functions and those that track live memory. With `failures`,
+    /// also the runtime's functions of these classes, for calls that fail before they reach the CUDA driver. Of other
+    /// functions that match `entry_counted`, only entries are counted.
+    Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool, entry_counted: Vec<Pattern> },
+}
+
+impl Selection {
+    /// From `-e` arguments. Without any, or with exclusions only, the informative set is the base. Hooked functions are
+    /// requested by their hook file, so globs can only exclude them.
+    pub(crate) fn from_globs(globs: &[String], hooks: &Hooks) -> Result<Self> {
+        // what a hook with a glob matches is only known when its library has been found
+        let may_be_hooked = |pattern: &Pattern| {
+            let mut hooks = hooks.libraries().iter();
+            hooks.any(|hook| !hook.is_exact() || pattern.matches(hook.function.as_str()))
+        };
+        let (mut included, mut excluded) = (Vec::new(), Vec::new());
+        for glob in globs {
+            let (name, patterns) = match glob.strip_prefix('!') {
+                Some(name) => (name, &mut excluded),
+                None => (glob.as_str(), &mut included),
+            };
+            // check each one: a mistyped glob would otherwise go unnoticed
+            patterns.push(pattern_or(name, may_be_hooked)?);
+        }
+        let mut selection =
+            Self::Globs { included, excluded, classes: Vec::new(), follows_gpu_ops: false, few: false };
+        let taken = catalogue().functions().iter().filter(|f| selection.selects(f));
+        let mut all: Vec<_> = taken.map(|f| f.class).chain(hooks.classes()).collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.is_empty() {
+            bail!("no function matches {}: all of them are excluded again", globs.join(" "));
+        }
+        if let Self::Globs { classes, .. } = &mut selection {
+            *classes = all;
+        }
+        Ok(selection)
+    }
+
+    /// Adds the state-only probes that are needed to follow launches and copies.
+    pub(crate) fn following_gpu_ops(mut self) -> Self {
+        if let Self::Globs { follows_gpu_ops, .. } | Self::Essential { follows_gpu_ops, .. } = &mut self {
+            *follows_gpu_ops = true;
+        }
+        self
+    }
+
+    /// Whether functions of a class are selected.
+    pub(crate) fn has(&self, class: Class) -> bool {
+        match self {
+            Self::Globs { classes, .. } | Self::Driver { classes, .. } => classes.contains(&class),
+            Self::Essential { .. } => true,
+        }
+    }
+
+    /// Whether copies or memsets are selected.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has(Class::Memcpy) || self.has(Class::Memset)
+    }
+
+    /// The selection for this way to attach. With perf events, each function is detached by itself, which takes a
+    /// tenth of a second, so without `-e` only the essential functions are selected.
+    pub(crate) fn on(self, tier: Tier) -> Self {
+        match self {
+            Self::Globs { included, excluded, follows_gpu_ops, .. }
+                if tier == Tier::Perf && included.is_empty() =>
+            {
+                Self::Essential { excluded, follows_gpu_ops }
+            }
+            Self::Globs { included, excluded, classes, follows_gpu_ops, .. } => {
+                Self::Globs { included, excluded, classes, follows_gpu_ops, few: tier == Tier::Perf }
+            }
+            Self::Driver { classes, named, failures, entry_counted, .. } => {
+                let is_slow = tier == Tier::Perf;
+                let (few, failures) = (is_slow && !named, failures && !is_slow);
+                Self::Driver { classes, named, few, failures, entry_counted }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether fewer functions are selected because of how probes are attached.
+    pub(crate) fn is_reduced(&self) -> bool {
+        matches!(self, Self::Essential { .. } | Self::Driver { few: true, .. })
+    }
+
+    /// Whether a function is selected.
+    pub(crate) fn selects(&self, f: &Function) -> bool {
+        if f.api == Api::Hook {
+            return !self.excludes(f.name);
+        }
+        match self {
+            Self::Globs { included, excluded, .. } => {
+                let fits = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(f.name));
+                let is_included = if included.is_empty() { informative(f) } else { fits(included) };
+                is_included && !fits(excluded)
+            }
+            // state-only probes are recorded too, so that the recording agrees with the BPF tables
+            Self::Essential { excluded, .. } => {
+                let is_probed = ESSENTIAL.contains(&f.base) || self.is_state_only(f);
+                is_probed && !excluded.iter().any(|p| p.matches(f.name))
+            }
+            Self::Driver { .. } => self.counts(f) || self.counts_entries(f),
+        }
+    }
+
+    /// Whether the daemon counts calls, errors and durations of a function.
+    fn counts(&self, f: &Function) -> bool {
+        let Self::Driver { classes, few, .. } = self else { return false };
+        let tells_most = ESSENTIAL.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
+        f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || tells_most)
+    }
+
+    /// Whether `--calls-only` matches a function.
+    fn counts_entries(&self, f: &Function) -> bool {
+        let Self::Driver { entry_counted, .. } = self else { return false };
+        f.api != Api::Hook && entry_counted.iter().any(|pattern| pattern.matches(f.name))
+    }
+
+    /// Whether the user excludes a function.
+    fn excludes(&self, name: &str) -> bool {
+        match self {
+            Self::Globs { excluded, .. } | Self::Essential { excluded, .. } => {
+                excluded.iter().any(|pattern| pattern.matches(name))
+            }
+            Self::Driver { .. } => false,
+        }
+    }
+
+    /// Whether any function of an API is selected.
+    pub(crate) fn selects_any(&self, api: Api) -> bool {
+        catalogue().functions().iter().any(|f| f.api == api && self.selects(f))
+    }
+
+    /// The catalogue row of a function, if it is to be probed.
+    pub(crate) fn function(&self, library: &Library, name: &str) -> Option<FunctionId> {
+        let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
+        // a function that ends with a jump to another export would be counted twice
+        let jumps = f.roles.jumps_to.is_some_and(|to| library.functions.iter().any(|s| s.name == to));
+        let selects = self.selects(f) || self.is_state_only(f) || self.needed_for_failures(f);
+        (!jumps && selects).then_some(f.id)
+    }
+
+    /// Whether a function is probed only for state.
+    fn is_state_only(&self, f: &Function) -> bool {
+        self.needed_for_names(f)
+            || self.needed_for_contexts(f)
+            || self.needed_for_gpu_ops(f)
+            || self.needed_for_addresses(f)
+            || self.needed_for_frees(f)
+    }
+
+    /// Whether the function of a catalogue row is selected.
+    pub(crate) fn selects_id(&self, id: FunctionId) -> bool {
+        catalogue().get(id).is_some_and(|f| self.selects(f))
+    }
+
+    /// What the probes of a function collect; `wanted` applies to selected functions.
+    pub(crate) fn collect(&self, id: FunctionId, wanted: Collect) -> Collect {
+        let counts_entries = |f: &Function| self.counts_entries(f) && !self.counts(f);
+        match catalogue().get(id) {
+            // functions that have return probes anyway are counted with durations and errors
+            Some(f) if counts_entries(f) && !self.is_state_only(f) && !self.needed_for_failures(f) => {
+                Collect::Entries
+            }
+            Some(f) if self.selects(f) => wanted,
+            Some(f) if self.needed_for_failures(f) => Collect::Failures,
+            _ => Collect::Aside,
+        }
+    }
+
+    /// Whether a function is probed only for failures: a runtime function that is not called often. Functions that
+    /// select a GPU are always included.
+    fn needed_for_failures(&self, f: &Function) -> bool {
+        let Self::Driver { classes, failures: true, .. } = self else { return false };
+        let is_called_often = f.hot
+            || f.roles.asynchronous
+            || matches!(f.class, Class::Launch | Class::GraphLaunch | Class::Sync);
+        f.api == Api::Runtime && !is_called_often && (classes.contains(&f.class) || f.class == Class::Device)
+    }
+
+    /// Whether a function is probed only because it provides names of CUDA kernels, if launches are selected. Hot
+    /// functions would cost too much.
+    fn needed_for_names(&self, f: &Function) -> bool {
+        match self {
+            Self::Globs { .. } => self.has(Class::Launch) && tells_names(f) && !f.hot,
+            // each costs a tenth of a second with perf events: only those that every CUDA kernel passes through
+            Self::Essential { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
+            Self::Driver { classes, few, .. } => {
+                let cheap = !few || f.class == Class::Module;
+                classes.contains(&Class::Launch) && tells_names(f) && f.api == Api::Driver && !f.hot && cheap
+            }
+        }
+    }
+
+    /// Whether a function is probed only because it shows what happens to launches and copies: on a captured stream
+    /// they become part of a graph.
+    fn needed_for_gpu_ops(&self, f: &Function) -> bool {
+        let (launches, copies) = (self.has(Class::Launch), self.has_copies());
+        let captures = (launches || copies) && tells_captures(f);
+        let is_needed = match self {
+            Self::Driver { few, .. } => captures || (launches && !few && tells_graphs(f)),
+            Self::Essential { follows_gpu_ops, .. } => *follows_gpu_ops && captures,
+            // waits are visible in the records themselves; copies of the runtime are seen at the CUDA driver
+            Self::Globs { follows_gpu_ops, few, .. } => {
+                // the nodes of a captured graph are launches on captured streams
+                let makes_graphs = tells_graphs(f) || tells_captures(f) || f.class == Class::Launch;
+                let graphs = self.has(Class::GraphLaunch) && makes_graphs && f.class != Class::Sync;
+                let moves = copies && matches!(f.class, Class::Memcpy | Class::Memset);
+                *follows_gpu_ops && (captures || (!few && (graphs || moves)))
+            }
+        };
+        is_needed && f.api == Api::Driver && !f.hot
+    }
+
+    /// Whether a function is probed only because it shows which addresses are GPU memory or pinned memory, if copies
+    /// are selected.
+    fn needed_for_addresses(&self, f: &Function) -> bool {
+        let registers = matches!(f.class, Class::HostRegister | Class::HostUnregister);
+        let is_needed = match self {
+            Self::Driver { few, .. } => !few || matches!(f.class, Class::Alloc | Class::Free),
+            // the essential copies have the direction in their names
+            Self::Essential { follows_gpu_ops, .. } => *follows_gpu_ops && registers,
+            Self::Globs { follows_gpu_ops, .. } => *follows_gpu_ops,
+        };
+        is_needed && self.has(Class::Memcpy) && tells_addresses(f) && f.api == Api::Driver && !f.hot
+    }
+
+    /// Whether a function is probed only because it frees memory whose allocations are selected: without it, the
+    /// memory would stay live forever.
+    fn needed_for_frees(&self, f: &Function) -> bool {
+        let Self::Globs { follows_gpu_ops: true, .. } = self else { return false };
+        let frees = match f.class {
+            Class::Free => self.has(Class::Alloc),
+            Class::HostUnregister => self.has(Class::HostRegister),
+            Class::Vmm => self.has(Class::Vmm),
+            _ => false,
+        };
+        frees && f.api == Api::Driver && !f.hot
+    }
+
+    /// Whether a function is probed only because it shows which context is current, if allocations are selected. The
+    /// daemon counts by the host's GPUs, so it also needs the functions that identify a GPU.
+    fn needed_for_contexts(&self, f: &Function) -> bool {
+        let allocates = match self {
+            Self::Globs { follows_gpu_ops, .. } => {
+                self.has(Class::Alloc) || (*follows_gpu_ops && self.has(Class::Memcpy))
+            }
+            Self::Essential { .. } => true,
+            Self::Driver { .. } => self.has(Class::Alloc) || self.has(Class::Memcpy),
+        };
+        allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
+    }
+}
+
+/// A glob that matches functions of the catalogue.
+pub(crate) fn pattern(glob: &str) -> Result<Pattern> {
+    pattern_or(glob, |_| false)
+}
+
+/// The same, but the glob may also match something else.
+fn pattern_or(glob: &str, matches_other: impl Fn(&Pattern) -> bool) -> Result<Pattern> {
+    let pattern = Pattern::new(glob).with_context(|| format!("`{glob}` is not a valid glob"))?;
+    if !matches_other(&pattern) && !catalogue().functions().iter().any(|f| pattern.matches(f.name)) {
+        bail!("no function matches `{glob}`: {}", advice(glob));
+    }
+    Ok(pattern)
+}
+
+/// The names that differ least from a glob, for an error message.
+fn advice(glob: &str) -> String {
+    const MOST: usize = 3;
+    let word = letters(glob);
+    let mut near: Vec<_> = catalogue()
+        .functions()
+        .iter()
+        .map(|f| {
+            // compare only the length of the glob: the rest matches a star
+            let name = letters(f.base);
+            (distance(&word, &name[..name.len().min(word.len())]), f.base)
+        })
+        .filter(|(distance, _)| word.len() > 2 && *distance <= 3)
+        .collect();
+    near.sort_by_key(|(distance, name)| (*distance, name.len(), *name));
+    near.dedup_by_key(|(_, name)| *name);
+    let near: Vec<_> = near.into_iter().take(MOST).map(|(_, name)| name).collect();
+    match near.as_slice() {
+        [] if glob.contains(',') => "-e takes one name or glob, and can be repeated".to_owned(),
+        [] => "`gpuprobe list` shows their names".to_owned(),
+        near => format!("did you mean {}? `gpuprobe list` shows all names", near.join(", ")),
+    }
+}
+
+fn letters(glob: &str) -> Vec<u8> {
+    glob.bytes().filter(u8::is_ascii_alphanumeric).map(|b| b.to_ascii_lowercase()).collect()
+}
+
+/// The edit distance of two words.
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let change = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// Allocations, copies, launches and waits at the CUDA driver, which every library calls: about sixty probes.
+const ESSENTIAL: [&str; 22] = [
+    "cuMemAlloc",
+    "cuMemAllocPitch",
+    "cuMemAllocManaged",
+    "cuMemHostAlloc",
+    "cuMemAllocHost",
+    "cuMemAllocAsync",
+    "cuMemFree",
+    "cuMemFreeHost",
+    "cuMemFreeAsync",
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemcpyHtoD",
+    "cuMemcpyDtoH",
+    "cuMemcpyHtoDAsync",
+    "cuMemcpyDtoHAsync",
+    "cuMemcpyDtoDAsync",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuGraphLaunch",
+    "cuCtxSynchronize",
+    "cuStreamSynchronize",
+    "cuEventSynchronize",
+];
+
+/// Everything except hot functions and NVML.
+fn informative(f: &Function) -> bool {
+    !f.hot && f.api != Api::Nvml
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(globs: &[&str], name: &str) -> bool {
+        let globs: Vec<String> = globs.iter().map(|g| (*g).to_owned()).collect();
+        let selection = Selection::from_globs(&globs, &Hooks::default()).unwrap();
+        catalogue().functions().iter().any(|f| f.name == name && selection.selects(f))
+    }
+
+    #[test]
+    fn hot_functions_are_not_selected_by_default() {
+        assert!(taken(&[], "cudaMalloc"));
+        assert!(!taken(&[], "cudaGetDevice"));
+        assert!(!taken(&[], "nvmlInit_v2"));
+        assert!(taken(&["*"], "cudaGetDevice"));
+        assert!(taken(&["nvml*"], "nvmlInit_v2"));
+    }
+
+    #[test]
+    fn exclusions_take_precedence() {
+        assert!(!taken(&["!cudaMalloc"], "cudaMalloc"));
+        assert!(taken(&["!cudaMalloc"], "cudaFree"));
+        assert!(!taken(&["cuda*", "!cudaMem*"], "cudaMemcpy"));
+        assert!(!taken(&["cuda*"], "cuMemAlloc_v2"));
+    }
+
+    #[test]
+    fn the_essential_functions_are_in_the_catalogue() {
+        for base in ESSENTIAL {
+            assert!(catalogue().functions().iter().any(|f| f.base == base), "{base}");
+        }
+        let few = Selection::from_globs(&[], &Hooks::default()).unwrap().on(Tier::Perf);
+        let taken =
+            |selection: &Selection| catalogue().functions().iter().filter(|f| selection.selects(f)).count();
+        assert!(taken(&few) < 70, "{}", taken(&few));
+        let named = Selection::from_globs(&["cuda*".to_owned()], &Hooks::default()).unwrap().on(Tier::Perf);
+        assert!(taken(&named) > 400, "named functions are selected");
+
+        let daemon = |named| {
+            let classes = vec![Class::Alloc, Class::Free, Class::Memcpy, Class::Launch, Class::Context];
+            Selection::Driver { classes, named, few: false, failures: true, entry_counted: Vec::new() }
+                .on(Tier::Perf)
+        };
+        let (few, named) = (daemon(false), daemon(true));
+        assert!(few.is_reduced() && taken(&few) < 80, "{}", taken(&few));
+        assert!(!named.is_reduced() && taken(&named) > 150, "{}", taken(&named));
+        let selects = |name: &str| few.selects(catalogue().lookup(Api::Driver, None, name).unwrap());
+        assert!(
+            ["cuMemAllocFromPoolAsync", "cuMemFree_v2", "cuLaunchKernel"].iter().all(|name| selects(name))
+        );
+        assert!(
+            !selects("cuMemcpyAtoA_v2") && !selects("cuStreamSynchronize"),
+            "essential, but of another class"
+        );
+    }
+
+    #[test]
+    fn gpu_ops_are_followed_by_state_only_probes() {
+        let of = |glob: &str, tier| {
+            Selection::from_globs(&[glob.to_owned()], &Hooks::default()).unwrap().following_gpu_ops().on(tier)
+        };
+        let driver = |name: &str| catalogue().lookup(Api::Driver, None, name).unwrap();
+        let follows = |selection: &Selection, name: &str| {
+            let f = driver(name);
+            !selection.selects(f) && (selection.needed_for_gpu_ops(f) || selection.needed_for_addresses(f))
+        };
+        let launches = of("cudaLaunchKernel", Tier::Session);
+        assert!(follows(&launches, "cuStreamBeginCapture_v2") && !follows(&launches, "cuMemAlloc_v2"));
+        assert!(!follows(&launches, "cuGraphInstantiateWithFlags"), "graph launches are not selected");
+        assert!(follows(&of("cudaGraphLaunch", Tier::Session), "cuGraphInstantiateWithFlags"));
+        let copies = of("cudaMemcpy*", Tier::Session);
+        assert!(["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemMap"].iter().all(|name| follows(&copies, name)));
+        assert!(!follows(&copies, "cuMemSetAccess") && !follows(&copies, "cuStreamSynchronize"));
+        assert!(!follows(&of("cudaMemcpy*", Tier::Perf), "cuMemcpyHtoD_v2"));
+        assert!(!follows(&of("cudaMalloc", Tier::Session), "cuStreamBeginCapture_v2"));
+        let few = Selection::from_globs(&[], &Hooks::default()).unwrap().following_gpu_ops().on(Tier::Perf);
+        assert!(
+            few.selects(driver("cuStreamBeginCapture_v2")) && few.selects(driver("cuMemHostRegister_v2"))
+        );
+        let traced = Selection::from_globs(&["cudaLaunchKernel".to_owned()], &Hooks::default()).unwrap();
+        assert!(!follows(&traced, "cuStreamBeginCapture_v2"), "`trace` does not need it");
+    }
+
+    #[test]
+    fn invalid_globs_and_globs_without_a_match_are_refused() {
+        let error = |glob: &str| {
+            Selection::from_globs(&[glob.to_owned()], &Hooks::default()).unwrap_err().to_string()
+        };
+        assert!(error("vulkan*").contains("gpuprobe list"));
+        assert!(error("cudaMalocManaged").contains("did you mean cudaMallocManaged?"));
+        assert!(error("cumemaloc*").contains("did you mean cuMemAlloc, "), "{}", error("cumemaloc*"));
+        assert!(error("CUDAFREE").contains("cudaFree"));
+        assert!(error("[").contains("is not a valid glob"));
+        assert!(error("cudaMalloc,cudaFree").contains("can be repeated"));
+
+        let second = |glob: &str| {
+            let globs = ["cudaFree".to_owned(), glob.to_owned()];
+            Selection::from_globs(&globs, &Hooks::default()).unwrap_err().to_string()
+        };
+        assert!(second("cudaMaloc").contains("`cudaMaloc`: did you mean cudaMalloc, "), "one of several");
+        assert!(second("!cudaMaloc").contains("did you mean cudaMalloc, "), "it would exclude nothing");
+        assert!(second("!cuda*").contains("excluded again"));
+    }
+}

@@ -1,0 +1,237 @@
+//! A recording: writes events to a trace file and feeds the summary that is printed at the end.
+
+use std::ffi::OsString;
+use std::io::IsTerminal;
+
+use anyhow::Result;
+use gpuprobe_analysis::{Holdings, Rules, Summary};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
+use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
+use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
+use gpuprobe_output::units::bytes;
+use gpuprobe_output::{Fit, summary};
+
+use super::verification::Verification;
+use crate::cli::RecordingArgs;
+use crate::session::host::processes::Processes;
+use crate::session::probes::probe_set::{Probes, config};
+use crate::session::probes::selection::Selection;
+use crate::terminal::notes::{note, print_stderr};
+use crate::terminal::progress::Progress;
+use crate::trace_file::{Destination, Finished, Limits, TraceFile, is_stdout};
+
+/// Most call sites that are symbolized for the summary.
+const MOST_NAMED: usize = 256;
+
+/// The capture configuration of a recording.
+pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Selection) -> CaptureConfig {
+    CaptureConfig {
+        names: true,
+        // call sites of allocations are only shown if allocations are selected
+        sites: selection.has(Class::Alloc) || selection.has(Class::Vmm),
+        launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
+        copies: selection.has_copies(),
+        rows: args.verify,
+        told: true,
+        phases: args.phases,
+        apart: args.budget.is_some(),
+        ..config(&args.attach)
+    }
+}
+
+/// What the probes of a recording collect.
+pub(crate) fn collect(args: &RecordingArgs) -> Collect {
+    if args.verify { Collect::CountAndStream } else { Collect::Stream }
+}
+
+#[derive(Debug)]
+pub(crate) struct Recording {
+    trace: TraceFile,
+    summary: Summary,
+    verification: Option<Verification>,
+    processes: Processes,
+    progress: Progress,
+    calls: u64,
+}
+
+impl Recording {
+    pub(crate) fn start(
+        probes: &Probes,
+        command: &[OsString],
+        args: &RecordingArgs,
+        output: Destination,
+    ) -> Result<Self> {
+        keep_memory();
+        let phases = if args.phases { Phases::Apart } else { Phases::Together };
+        let limits = Limits { total: args.max_size, segment: args.segment_size };
+        Ok(Self {
+            trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
+            summary: Summary::default(),
+            verification: args.verify.then(|| Verification::new(&args.events)),
+            processes: Processes::new(0),
+            progress: Progress::new(args.quiet),
+            calls: 0,
+        })
+    }
+
+    pub(crate) fn take(&mut self, batch: Batch, probes: &Probes) -> Result<()> {
+        self.processes.take(&batch, probes.capture.clock().elapsed_ns());
+        for event in batch.into_events() {
+            self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
+            self.trace.event(&event, || self.summary.standing());
+            if let Some(verification) = &mut self.verification {
+                verification.feed(&event);
+            }
+            self.summary.feed(&event);
+        }
+        self.trace.keep_fresh();
+        if self.progress.is_due() {
+            let mut losses = probes.capture.losses()?;
+            losses.add(LossCause::SegmentRemoved, self.trace.removed());
+            self.progress.show(self.calls, self.trace.written(), losses.total());
+        }
+        Ok(())
+    }
+
+    /// Whether the reader of the trace has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.trace.is_closed()
+    }
+
+    /// What was live when processes exited, or is live now, by call site. It comes from the BPF rows, because events
+    /// do not show the memory that ended with its context.
+    fn memory_by_site(&self, probes: &mut Probes) -> Result<MemoryBySite> {
+        let mut live_memory = Holdings::new(Rules { warm_up_ns: 0 }, true);
+        let capture = &mut probes.capture;
+        let now_ns = capture.clock().elapsed_ns();
+        live_memory.feed(&capture.sites()?, self.processes.infos(), now_ns);
+        for site in live_memory.unnamed().into_iter().take(MOST_NAMED) {
+            live_memory.name(site, capture.frames_of(site).to_vec());
+        }
+        Ok(live_memory.report(&capture.losses()?, now_ns).by_site())
+    }
+
+    /// The memory totals, from the BPF rows.
+    fn memory(&self, probes: &Probes) -> Result<MemorySummary> {
+        let mut memory = MemorySummary::default();
+        let infos = self.processes.infos();
+        for row in probes.capture.memory()?.0 {
+            let has_exited = infos.get(&row.process).is_some_and(|info| info.exited_at_ns.is_some());
+            memory.add_process(&row, has_exited);
+        }
+        Ok(memory)
+    }
+
+    /// Ends the recording, after the probes were detached and all records were taken in. `at_ns` is when the detach
+    /// started.
+    pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
+        let memory_by_site = self.memory_by_site(probes)?;
+        let memory = self.memory(probes)?;
+        if let Some(verification) = &mut self.verification {
+            verification.compare(&mut probes.capture, &self.summary.report())?;
+        }
+        probes.skip_unused_hooks();
+        probes.skip_over_budget(at_ns);
+        let unified = probes.capture.unified()?;
+        let last = |losses: &Losses| {
+            let mut last = Last::of(losses, at_ns, probes.skips.lines().collect());
+            last.end.unified.clone_from(&unified);
+            last.end.memory_by_site.clone_from(&memory_by_site);
+            last.end.memory = (memory != MemorySummary::default()).then(|| Box::new(memory.clone()));
+            last
+        };
+        // make room for the last lines first: that may remove segments, which the losses must include
+        let mut most = losses.clone();
+        most.add(LossCause::SegmentRemoved, u64::MAX);
+        self.trace.prepare_end(last(&most).bytes());
+        losses.add(LossCause::SegmentRemoved, self.trace.removed());
+        let Last { events, end } = last(&losses);
+        for event in events {
+            self.trace.event(&event, Vec::new);
+            self.summary.feed(&event);
+        }
+        self.summary.end(&end);
+        Ok(Recorded { summary: self.summary, verification: self.verification, trace: self.trace, end })
+    }
+}
+
+/// The last lines of a trace.
+struct Last {
+    /// One for each loss.
+    events: Vec<Event>,
+    end: End,
+}
+
+impl Last {
+    fn of(losses: &Losses, at_ns: u64, skipped: Vec<String>) -> Self {
+        let event = |(cause, count)| Event::Loss(LossEvent { at_ns, cause, count });
+        let end = End {
+            seconds: at_ns as f64 / 1e9,
+            lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
+            skipped,
+            ..End::default()
+        };
+        Self { events: losses.iter().map(event).collect(), end }
+    }
+
+    /// An upper bound of their size in a file.
+    fn bytes(&self) -> u64 {
+        // counts and the exit status of the command are filled in later
+        const FILLED_IN: usize = 128;
+        let mut lines = Vec::new();
+        self.events.iter().for_each(|event| event_line(event, Phases::Together, &mut lines));
+        end_line(&self.end, &mut lines);
+        (lines.len() + FILLED_IN) as u64
+    }
+}
+
+/// The first line of a trace.
+pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let driver = read("/sys/module/nvidia/version");
+    Meta {
+        format: FORMAT,
+        gpuprobe: env!("CARGO_PKG_VERSION").to_owned(),
+        host: read("/proc/sys/kernel/hostname"),
+        kernel: read("/proc/sys/kernel/osrelease"),
+        driver: (!driver.is_empty()).then_some(driver),
+        clock: "monotonic".to_owned(),
+        start_unix: probes.capture.clock().start_unix(),
+        command: command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
+        ..Meta::default()
+    }
+}
+
+/// A recording that has ended.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    summary: Summary,
+    verification: Option<Verification>,
+    trace: TraceFile,
+    pub(crate) end: End,
+}
+
+impl Recorded {
+    /// Prints the summary, and ends the trace.
+    pub(crate) fn print(self) -> Result<Finished> {
+        let fit = if std::io::stderr().is_terminal() { Fit::Terminal } else { Fit::File };
+        let report = self.summary.report();
+        print_stderr(format_args!("{}", summary(&report, fit)));
+        let finished = self.trace.finish(&self.end)?;
+        if let Some(verification) = self.verification {
+            verification.print()?;
+        }
+        Ok(finished)
+    }
+}
+
+/// Prints the path of a trace.
+pub(crate) fn print_trace_path(trace: &Finished) {
+    let Finished { path, segments, bytes: size } = trace;
+    match segments {
+        // the reader of stdout knows
+        _ if is_stdout(path) => {}
+        0 | 1 => note!("trace: {}", path.display()),
+        n => note!("trace: {} and {} more segments, {} in all", path.display(), n - 1, bytes(*size)),
+    }
+}

@@ -1,0 +1,6 @@
+//! Output to people: results on stdout, messages and progress on stderr.
+
+pub(crate) mod live_printer;
+pub(crate) mod notes;
+pub(crate) mod progress;
+pub(crate) mod stdout;

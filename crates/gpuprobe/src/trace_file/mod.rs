@@ -1,0 +1,11 @@
+//! Reads and writes trace files, and creates output files without following what other users planted.
+
+mod destination;
+mod file_names;
+pub(crate) mod input;
+pub(crate) mod output_file;
+mod sink;
+mod writer;
+
+pub(crate) use self::destination::{Destination, is_stdout};
+pub(crate) use self::writer::{Finished, Limits, TraceFile};
