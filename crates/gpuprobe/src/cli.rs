@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_a_daemon_have_bounds_and_its_ring_none() {
-        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::ended::MOST_ENDED);
+        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::live::exited::MOST_ENDED);
         let daemon = parse(&["--max-processes", "9", "--max-allocations", "5000000"]).daemon;
         assert_eq!(
             (daemon.max_processes, daemon.max_allocations, daemon.max_counters),

@@ -4,13 +4,14 @@ use gpuprobe_event::counters::{CallCounts, GapKind};
 use gpuprobe_event::decode::failure_name;
 use gpuprobe_event::{FunctionId, MemorySummary, catalogue};
 
-use super::replayed::{
-    copy_figures, gap_figures, graph_figures, launch_figures, memory_figures, stream_label,
+use super::Tables;
+use super::figures::{
+    ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, copy_figures, gap_figures, graph_figures, label,
+    launch_figures, memory_figures, stream_label,
 };
-use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, Tables};
-use crate::copies;
-use crate::gaps::Gaps;
-use crate::launches::{self, GraphLaunches};
+use crate::gpu_ops::copies;
+use crate::gpu_ops::gaps::Gaps;
+use crate::gpu_ops::launches::{self, GraphLaunches};
 
 pub(super) fn figures(tables: &Tables) -> AllFigures {
     let mut all = AllFigures::default();
@@ -29,11 +30,6 @@ pub(super) fn figures(tables: &Tables) -> AllFigures {
     site_figures(&mut all, tables);
     work_figures(&mut all, tables);
     all
-}
-
-/// The label of a function.
-pub(super) fn label(api: &str, name: &str) -> String {
-    format!("{api} {name}")
 }
 
 fn name_of(id: FunctionId) -> String {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gpuprobe_analysis::places::number_alike;
+use gpuprobe_analysis::leaks::call_sites::number_alike;
 use gpuprobe_analysis::snapshot::KindHeld;
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};

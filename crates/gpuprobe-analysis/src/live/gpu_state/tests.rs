@@ -1,0 +1,122 @@
+use std::sync::Arc;
+
+use gpuprobe_event::gpu_state::{GpuId, XidCount};
+use gpuprobe_event::{GpuProcess, HostGpu, PciAddress, Uuid};
+
+use super::*;
+use crate::live::snapshot::{KindHeld, MemoryCounts};
+
+fn pci(bus: u8) -> PciAddress {
+    PciAddress { domain: 0, bus, device: 0, function: 0 }
+}
+
+fn process(pid: u32, exited_at_ns: Option<u64>, held: &[(Option<Gpu>, Space, u64)]) -> Arc<ProcessSnapshot> {
+    let held =
+        held.iter().map(|&(gpu, kind, live_bytes)| KindHeld { gpu, kind, live_bytes, live_allocations: 1 });
+    let memory = MemoryCounts { held: held.collect(), ..MemoryCounts::default() };
+    let info = crate::ProcessInfo { name: format!("app{pid}"), exited_at_ns, ..Default::default() };
+    let key = gpuprobe_event::counters::ProcessKey { tgid: Tgid(pid), instance: exited_at_ns.unwrap_or(9) };
+    Arc::new(ProcessSnapshot { memory, ..ProcessSnapshot::new(key, &info, &[], None) })
+}
+
+fn snapshot(processes: Vec<Arc<ProcessSnapshot>>) -> Snapshot {
+    let gpu = |index| HostGpu { index, uuid: None, pci: pci(index + 1), minor: None, is_parted: false };
+    Snapshot { processes, gpus: vec![gpu(0), gpu(1)], ..Snapshot::default() }
+}
+
+/// A GPU at the place of the host's with this number, with these processes.
+fn gpu(number: u8, users: &[(u32, Option<u64>)]) -> GpuState {
+    let user = |&(pid, memory_bytes)| GpuProcess { pid: Tgid(pid), memory_bytes, busy_percent: None };
+    GpuState {
+        // NVML that may not see all of them counts otherwise
+        id: GpuId { index: 1 - number, pci: Some(pci(number + 1)), ..GpuId::default() },
+        processes: users.iter().map(user).collect(),
+        ..GpuState::default()
+    }
+}
+
+fn built(gpus: Vec<GpuState>, processes: Vec<Arc<ProcessSnapshot>>, compared: Compared<'_>) -> GpuStates {
+    let others = HashMap::from([(Tgid(50), "stranger".to_owned())]);
+    let readings = GpuReadings { is_up: true, gpus, xids: Vec::new() };
+    GpuStates::build(&readings, &snapshot(processes), &others, compared)
+}
+
+/// By GPU and pid: what was seen, what is not explained, and what was seen beyond.
+type Figures = (u8, u32, Option<u64>, Option<u64>, Option<u64>);
+
+fn figures(states: &GpuStates) -> Vec<Figures> {
+    let figures = |u: &GpuUser| (u.gpu, u.pid.0, u.seen_bytes, u.unexplained_bytes(), u.seen_above_bytes());
+    states.users.iter().map(figures).collect()
+}
+
+#[test]
+fn what_no_call_explains_is_nvmls_figure_without_what_lies_on_that_gpu() {
+    let host = |number| Some(Gpu::Host(number));
+    let held = [
+        (host(0), Space::Device, 100),
+        (host(0), Space::Pool, 20),
+        (host(0), Space::Vmm, 3),
+        (host(0), Space::Array, 4),
+        (host(0), Space::Managed, 5000),
+        (host(0), Space::Pinned, 6000),
+        (host(1), Space::Device, 70),
+    ];
+    let gpus = vec![gpu(1, &[(7, Some(60)), (8, None)]), gpu(0, &[(7, Some(1127))])];
+    let states = built(gpus, vec![process(7, None, &held), process(8, None, &[])], Compared::Everybody);
+    let expected = [
+        (0, 7, Some(127), Some(1000), Some(0)),
+        (1, 7, Some(70), Some(0), Some(10)),
+        (1, 8, Some(0), None, None),
+    ];
+    assert_eq!(figures(&states), expected);
+    assert_eq!(states.gpus.iter().map(|g| g.gpu).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn memory_of_no_certain_gpu_is_on_the_only_one_that_nvml_finds_the_process_on() {
+    let held = [(None, Space::Device, 5), (Some(Gpu::OfProcess(3)), Space::Device, 7)];
+    let processes = || vec![process(7, None, &held)];
+    let states = built(vec![gpu(1, &[(7, Some(20))])], processes(), Compared::Everybody);
+    assert_eq!(figures(&states), [(1, 7, Some(12), Some(8), Some(0))]);
+    let gpus = vec![gpu(0, &[(7, Some(20))]), gpu(1, &[(7, Some(20))])];
+    let states = built(gpus, processes(), Compared::Everybody);
+    assert_eq!(figures(&states), [(0, 7, None, None, None), (1, 7, None, None, None)]);
+}
+
+#[test]
+fn who_has_ended_is_left_out_and_who_was_never_seen_is_compared_where_all_are_watched() {
+    // 7 has ended and its pid has a new owner; 8 has ended; 50 was never seen; nobody knows 51
+    let processes = || {
+        vec![
+            process(7, Some(1), &[(None, Space::Device, 9)]),
+            process(7, None, &[]),
+            process(8, Some(1), &[]),
+        ]
+    };
+    let gpus = || vec![gpu(0, &[(7, Some(1)), (8, Some(2)), (50, Some(3)), (51, Some(4))])];
+    let states = built(gpus(), processes(), Compared::Everybody);
+    let expected = [(0, 7, Some(0), Some(1), Some(0)), (0, 50, Some(0), Some(3), Some(0))];
+    assert_eq!(figures(&states), expected);
+    assert_eq!(states.users[1].name, "stranger");
+    // whoever is asked for is compared before its first call, and others that are in the snapshot are its children
+    let states = built(gpus(), processes(), Compared::Only(&[Tgid(50)]));
+    assert_eq!(figures(&states), expected);
+    let states = built(gpus(), processes(), Compared::Only(&[Tgid(4)]));
+    assert_eq!(figures(&states), [(0, 7, Some(0), Some(1), Some(0)), (0, 50, None, None, None)]);
+    let states = built(gpus(), processes(), Compared::Nobody);
+    assert_eq!(figures(&states), [(0, 7, None, None, None), (0, 50, None, None, None)]);
+}
+
+#[test]
+fn errors_are_of_the_hosts_gpus() {
+    let xid = |index, uuid, count| XidCount { id: GpuId { index, uuid, ..GpuId::default() }, xid: 79, count };
+    let mut snapshot = snapshot(Vec::new());
+    snapshot.gpus[1].uuid = Some(Uuid([3; 16]));
+    // one that the host lists, one that it does not, and one that has the number of another
+    let xids = vec![xid(0, Some(Uuid([3; 16])), 2), xid(5, None, 1), xid(1, None, 1)];
+    let readings = GpuReadings { xids, ..GpuReadings::default() };
+    let states = GpuStates::build(&readings, &snapshot, &HashMap::new(), Compared::Nobody);
+    assert_eq!(states.is_up, Some(false));
+    let counts: Vec<_> = states.xids.iter().map(|e| (e.gpu, e.xid, e.count)).collect();
+    assert_eq!(counts, [(1, 79, 2), (5, 79, 1)]);
+}
