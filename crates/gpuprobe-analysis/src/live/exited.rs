@@ -378,7 +378,7 @@ mod tests {
         assert_eq!((init.errors, init.bytes, init.total_ns), (2, 4, 6));
         assert_eq!(init.latency, [8; LATENCY_BUCKETS]);
         let memory = MemoryCounts {
-            held: Vec::new(),
+            live: Vec::new(),
             allocated_bytes: 20,
             freed_bytes: 10,
             unknown_frees: 2,
@@ -413,9 +413,9 @@ mod tests {
         ended.keep(process(1, "a", 0, &["cuInit"]));
         ended.keep(EndedProcess { memory: None, ..process(2, "a", 0, &[]) });
         assert_eq!(pids(&ended), [1]);
-        let held = &ended.iter().next().unwrap().memory.held;
-        assert_eq!(held.len(), Space::ALL.len());
-        assert!(held.iter().all(|h| (h.live_bytes, h.live_allocations) == (0, 0)));
+        let live = &ended.iter().next().unwrap().memory.live;
+        assert_eq!(live.len(), Space::ALL.len());
+        assert!(live.iter().all(|live| (live.amount.bytes, live.amount.allocations) == (0, 0)));
     }
 
     fn calls_of(ended: &Ended, pid: u32) -> u64 {

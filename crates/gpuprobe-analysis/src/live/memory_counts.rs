@@ -1,27 +1,23 @@
 //! Memory of one process and of all processes, as the tables of the BPF side count it.
 
 use gpuprobe_event::counters::{ContextMemory, Held, ProcessMemory};
-use gpuprobe_event::{Gpu, Space};
+use gpuprobe_event::{Gpu, MemoryAmount, Space};
 use serde::Serialize;
 
 /// Live memory of one kind on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct KindHeld {
-    /// The GPU; `None` where it is not known.
+pub struct GpuMemory {
+    /// `None` where the GPU is not known.
     pub gpu: Option<Gpu>,
-    /// The kind.
-    pub kind: Space,
-    /// Bytes live now.
-    pub live_bytes: u64,
-    /// Allocations live now.
-    pub live_allocations: u64,
+    /// The kind, and how much of it is live.
+    pub amount: MemoryAmount,
 }
 
 /// What one process did to memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryCounts {
-    /// By GPU and kind, every kind once for each GPU; empty where the process did nothing to memory.
-    pub held: Vec<KindHeld>,
+    /// Live memory by GPU and kind, every kind once for each GPU. Empty if the process made no memory calls.
+    pub live: Vec<GpuMemory>,
     /// Bytes ever allocated.
     pub allocated_bytes: u64,
     /// Bytes ever freed by a call.
@@ -93,35 +89,41 @@ impl MemoryTotals {
 }
 
 impl MemoryCounts {
-    /// Moves what is held in a context from no known GPU to the context's.
+    /// Moves the memory of a context from "GPU not known" to the context's GPU.
     pub(super) fn add_context(&mut self, gpu: Gpu, context: &ContextMemory) {
-        for more in kinds(Some(gpu), &context.held) {
-            // the two are read one after the other, so what is moved may be more than there is
-            let unknown = self.held.iter_mut().find(|held| held.gpu.is_none() && held.kind == more.kind);
-            if let Some(unknown) = unknown {
-                unknown.live_bytes = unknown.live_bytes.saturating_sub(more.live_bytes);
-                unknown.live_allocations = unknown.live_allocations.saturating_sub(more.live_allocations);
+        for GpuMemory { amount: more, .. } in by_kind(Some(gpu), &context.held) {
+            // the rows of processes and of contexts are read one after the other, so this may be more than there is
+            if let Some(unknown) = self.amount_mut(None, more.kind) {
+                unknown.bytes = unknown.bytes.saturating_sub(more.bytes);
+                unknown.allocations = unknown.allocations.saturating_sub(more.allocations);
             }
-            match self.held.iter_mut().find(|held| held.gpu == Some(gpu) && held.kind == more.kind) {
-                Some(held) => {
-                    held.live_bytes += more.live_bytes;
-                    held.live_allocations += more.live_allocations;
+            match self.amount_mut(Some(gpu), more.kind) {
+                Some(amount) => {
+                    amount.bytes += more.bytes;
+                    amount.allocations += more.allocations;
                 }
-                None => self.held.push(more),
+                None => self.live.push(GpuMemory { gpu: Some(gpu), amount: more }),
             }
         }
     }
 
-    /// Leaves out memory of no known GPU where there is none.
-    pub(super) fn tidy(&mut self) {
-        let is_held = |held: &KindHeld| held.gpu.is_none() && held.live_allocations > 0;
-        if self.held.iter().any(|held| held.gpu.is_some()) && !self.held.iter().any(is_held) {
-            self.held.retain(|held| held.gpu.is_some());
-        }
-        self.held.sort_unstable_by_key(|held| (held.gpu.is_none(), held.gpu, held.kind));
+    fn amount_mut(&mut self, gpu: Option<Gpu>, kind: Space) -> Option<&mut MemoryAmount> {
+        self.live
+            .iter_mut()
+            .find(|live| live.gpu == gpu && live.amount.kind == kind)
+            .map(|live| &mut live.amount)
     }
 
-    /// Adds what another process did; what it holds is its own.
+    /// Sorts the rows, and removes those without a known GPU where they are empty and others are known.
+    pub(super) fn tidy(&mut self) {
+        let is_unknown = |live: &GpuMemory| live.gpu.is_none() && live.amount.allocations > 0;
+        if self.live.iter().any(|live| live.gpu.is_some()) && !self.live.iter().any(is_unknown) {
+            self.live.retain(|live| live.gpu.is_some());
+        }
+        self.live.sort_unstable_by_key(|live| (live.gpu.is_none(), live.gpu, live.amount.kind));
+    }
+
+    /// Adds the counters of another process, but not its live memory.
     pub(crate) fn add(&mut self, more: &Self) {
         self.allocated_bytes = self.allocated_bytes.saturating_add(more.allocated_bytes);
         self.freed_bytes = self.freed_bytes.saturating_add(more.freed_bytes);
@@ -134,7 +136,7 @@ impl MemoryCounts {
 
 pub(super) fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
     MemoryCounts {
-        held: kinds(None, &memory.held).collect(),
+        live: by_kind(None, &memory.held).collect(),
         allocated_bytes: memory.allocated_bytes,
         freed_bytes: memory.freed_bytes,
         unknown_frees: memory.unknown_frees,
@@ -145,12 +147,9 @@ pub(super) fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
     }
 }
 
-/// What is held on one GPU, by kind.
-fn kinds(gpu: Option<Gpu>, held: &[Held; Space::ALL.len()]) -> impl Iterator<Item = KindHeld> {
-    Space::ALL.into_iter().zip(held).map(move |(kind, held)| KindHeld {
+fn by_kind(gpu: Option<Gpu>, live: &[Held; Space::ALL.len()]) -> impl Iterator<Item = GpuMemory> {
+    Space::ALL.into_iter().zip(live).map(move |(kind, live)| GpuMemory {
         gpu,
-        kind,
-        live_bytes: held.live_bytes,
-        live_allocations: held.live_allocations,
+        amount: MemoryAmount { kind, allocations: live.live_allocations, bytes: live.live_bytes },
     })
 }

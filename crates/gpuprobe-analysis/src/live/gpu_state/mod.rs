@@ -151,16 +151,16 @@ impl GpuStates {
     }
 }
 
-/// What a process was seen to hold on a GPU: nothing, where it made no call. Where it is not certain which GPU some of its
-/// memory is on, that is known all the same if NVML finds it on one alone.
+/// Live bytes that calls of a process were seen to allocate on a GPU; 0 where it made no call. Memory whose GPU is not
+/// known counts if NVML finds the process on one GPU only; otherwise the sum is not known.
 fn seen(process: Option<&ProcessSnapshot>, gpu: u8, is_only: bool) -> Option<u64> {
-    let held = process.into_iter().flat_map(|process| &process.memory.held);
+    let live = process.into_iter().flat_map(|process| &process.memory.live);
     let mut bytes = 0_u64;
-    for held in held.filter(|held| ON_GPU.contains(&held.kind) && held.live_bytes > 0) {
-        match held.gpu {
-            Some(Gpu::Host(number)) if number == gpu => bytes = bytes.saturating_add(held.live_bytes),
+    for live in live.filter(|live| ON_GPU.contains(&live.amount.kind) && live.amount.bytes > 0) {
+        match live.gpu {
+            Some(Gpu::Host(number)) if number == gpu => bytes = bytes.saturating_add(live.amount.bytes),
             Some(Gpu::Host(_)) => {}
-            Some(Gpu::OfProcess(_)) | None if is_only => bytes = bytes.saturating_add(held.live_bytes),
+            Some(Gpu::OfProcess(_)) | None if is_only => bytes = bytes.saturating_add(live.amount.bytes),
             Some(Gpu::OfProcess(_)) | None => return None,
         }
     }

@@ -1,19 +1,21 @@
 use std::sync::Arc;
 
 use gpuprobe_event::gpu_state::{GpuId, XidCount};
-use gpuprobe_event::{GpuProcess, HostGpu, PciAddress, Uuid};
+use gpuprobe_event::{GpuProcess, HostGpu, MemoryAmount, PciAddress, Uuid};
 
 use super::*;
-use crate::live::snapshot::{KindHeld, MemoryCounts};
+use crate::live::snapshot::{GpuMemory, MemoryCounts};
 
 fn pci(bus: u8) -> PciAddress {
     PciAddress { domain: 0, bus, device: 0, function: 0 }
 }
 
-fn process(pid: u32, exited_at_ns: Option<u64>, held: &[(Option<Gpu>, Space, u64)]) -> Arc<ProcessSnapshot> {
-    let held =
-        held.iter().map(|&(gpu, kind, live_bytes)| KindHeld { gpu, kind, live_bytes, live_allocations: 1 });
-    let memory = MemoryCounts { held: held.collect(), ..MemoryCounts::default() };
+fn process(pid: u32, exited_at_ns: Option<u64>, live: &[(Option<Gpu>, Space, u64)]) -> Arc<ProcessSnapshot> {
+    let live = live.iter().map(|&(gpu, kind, bytes)| {
+        let amount = MemoryAmount { kind, bytes, allocations: 1 };
+        GpuMemory { gpu, amount }
+    });
+    let memory = MemoryCounts { live: live.collect(), ..MemoryCounts::default() };
     let info = crate::ProcessInfo { name: format!("app{pid}"), exited_at_ns, ..Default::default() };
     let key = gpuprobe_event::counters::ProcessKey { tgid: Tgid(pid), instance: exited_at_ns.unwrap_or(9) };
     Arc::new(ProcessSnapshot { memory, ..ProcessSnapshot::new(key, &info, &[], None) })
@@ -52,7 +54,7 @@ fn figures(states: &GpuStates) -> Vec<Figures> {
 #[test]
 fn what_no_call_explains_is_nvmls_figure_without_what_lies_on_that_gpu() {
     let host = |number| Some(Gpu::Host(number));
-    let held = [
+    let live = [
         (host(0), Space::Device, 100),
         (host(0), Space::Pool, 20),
         (host(0), Space::Vmm, 3),
@@ -62,7 +64,7 @@ fn what_no_call_explains_is_nvmls_figure_without_what_lies_on_that_gpu() {
         (host(1), Space::Device, 70),
     ];
     let gpus = vec![gpu(1, &[(7, Some(60)), (8, None)]), gpu(0, &[(7, Some(1127))])];
-    let states = built(gpus, vec![process(7, None, &held), process(8, None, &[])], Compared::Everybody);
+    let states = built(gpus, vec![process(7, None, &live), process(8, None, &[])], Compared::Everybody);
     let expected = [
         (0, 7, Some(127), Some(1000), Some(0)),
         (1, 7, Some(70), Some(0), Some(10)),
@@ -74,8 +76,8 @@ fn what_no_call_explains_is_nvmls_figure_without_what_lies_on_that_gpu() {
 
 #[test]
 fn memory_of_no_certain_gpu_is_on_the_only_one_that_nvml_finds_the_process_on() {
-    let held = [(None, Space::Device, 5), (Some(Gpu::OfProcess(3)), Space::Device, 7)];
-    let processes = || vec![process(7, None, &held)];
+    let live = [(None, Space::Device, 5), (Some(Gpu::OfProcess(3)), Space::Device, 7)];
+    let processes = || vec![process(7, None, &live)];
     let states = built(vec![gpu(1, &[(7, Some(20))])], processes(), Compared::Everybody);
     assert_eq!(figures(&states), [(1, 7, Some(12), Some(8), Some(0))]);
     let gpus = vec![gpu(0, &[(7, Some(20))]), gpu(1, &[(7, Some(20))])];

@@ -13,7 +13,7 @@ use super::exited::{Ended, PastProcesses};
 pub use super::function_counts::{Failure, FunctionCounts};
 use super::gpu_state::GpuStates;
 use super::memory_counts::memory_counts;
-pub use super::memory_counts::{KindHeld, MemoryCounts, MemoryTotals};
+pub use super::memory_counts::{GpuMemory, MemoryCounts, MemoryTotals};
 pub use super::process_snapshot::{LiveAllocation, ProcessSnapshot};
 use super::self_metrics::{OwnProcess, Served};
 use crate::cost::budget::BudgetReport;

@@ -1,5 +1,7 @@
 use gpuprobe_event::counters::{GraphCounts, Held, LATENCY_BUCKETS};
-use gpuprobe_event::{Api, DriverTime, FunctionId, GpuNumbers, LossCause, SiteId, Space, catalogue};
+use gpuprobe_event::{
+    Api, DriverTime, FunctionId, GpuNumbers, LossCause, MemoryAmount, SiteId, Space, catalogue,
+};
 
 use super::*;
 use crate::live::exited::{EndedProcess, KEPT_AFTER_EXIT_NS};
@@ -101,9 +103,10 @@ fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
 #[test]
 fn memory_is_told_by_kind_and_summed_over_processes() {
     let snapshot = built(&[], &[memory(key(1)), memory(key(2))], &[]);
-    let held = &snapshot.processes[1].memory.held;
-    assert_eq!(held.len(), Space::ALL.len());
-    assert_eq!(held[2], KindHeld { gpu: None, kind: Space::Pinned, live_bytes: 4096, live_allocations: 1 });
+    let live = &snapshot.processes[1].memory.live;
+    assert_eq!(live.len(), Space::ALL.len());
+    let amount = MemoryAmount { kind: Space::Pinned, bytes: 4096, allocations: 1 };
+    assert_eq!(live[2], GpuMemory { gpu: None, amount });
     let totals = MemoryTotals {
         allocations: 4,
         failed_allocations: 6,
@@ -166,7 +169,7 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
     let shown: Vec<_> =
         all.processes.iter().map(|p| (p.pid.0, p.exited_at_ns, p.functions[0].calls)).collect();
     assert_eq!(shown, [(1, Some(10), 3), (2, Some(20), 3), (3, None, 4)]);
-    assert_eq!(all.processes[0].memory.held[2].live_bytes, 0);
+    assert_eq!(all.processes[0].memory.live[2].amount.bytes, 0);
     assert_eq!(all.processes[0].memory.allocated_bytes, 8192);
     ended.forget_old(KEPT_AFTER_EXIT_NS + 15, |_| false);
     let later = snapshot(&ended);
@@ -279,8 +282,9 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
         unix_seconds: 1.0,
     });
     let device = |process: usize| -> Vec<_> {
-        let held = snapshot.processes[process].memory.held.iter().filter(|h| h.kind == Space::Device);
-        held.map(|h| (h.gpu, h.live_bytes, h.live_allocations)).collect()
+        let live = snapshot.processes[process].memory.live.iter();
+        let device = live.filter(|live| live.amount.kind == Space::Device);
+        device.map(|live| (live.gpu, live.amount.bytes, live.amount.allocations)).collect()
     };
     let known = [(Some(Gpu::Host(3)), 300, 3), (Some(Gpu::OfProcess(2)), 300, 3), (None, 400, 4)];
     assert_eq!(device(0), known, "parts of one GPU are summed up");
