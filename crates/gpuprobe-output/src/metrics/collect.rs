@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use gpuprobe_analysis::leaks::call_sites::number_alike;
-use gpuprobe_analysis::snapshot::KindHeld;
+use gpuprobe_analysis::snapshot::GpuMemory;
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
@@ -30,23 +30,23 @@ pub(super) fn named(samples: &mut Samples, pid: Tgid, name: &str, container: Opt
     samples.of(&[&pid.to_string(), name, id, container, pod, namespace]);
 }
 
-fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
+fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuMemory) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         of_process(samples, process);
-        for held in &process.memory.held {
+        for held in &process.memory.live {
             let gpu = held.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
             let numbering = if matches!(held.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
-            samples.number(&[&gpu, numbering, held.kind.as_str()], value(held));
+            samples.number(&[&gpu, numbering, held.amount.kind.as_str()], value(held));
         }
     }
 }
 
 pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_kind(snapshot, samples, |held| held.live_bytes);
+    each_kind(snapshot, samples, |held| held.amount.bytes);
 }
 
 pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_kind(snapshot, samples, |held| held.live_allocations);
+    each_kind(snapshot, samples, |held| held.amount.allocations);
 }
 
 /// Places with series of their own, and what all others of their process come to.
@@ -93,7 +93,7 @@ pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
-    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.held.is_empty())
+    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.live.is_empty())
     {
         of_process(samples, process);
         samples.number(&[], process.memory.peak_bytes);

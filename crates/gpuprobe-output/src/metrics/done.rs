@@ -30,7 +30,7 @@ struct Did<'a> {
 fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Did<'_>, &mut Samples)) {
     for process in &snapshot.processes {
         of_process(samples, process);
-        let memory = (!process.memory.held.is_empty()).then_some(&process.memory);
+        let memory = (!process.memory.live.is_empty()).then_some(&process.memory);
         let (functions, failures) = (&process.functions, &process.failures);
         collect(&Did { functions, failures, memory, work: &process.work }, samples);
     }
