@@ -1,133 +1,128 @@
-//! What probes cost: times measured in rounds, to medians and to ratios between modes.
+//! The cost of probes as measured by `gpuprobe bench`: medians of rounds, and ratios between modes.
 //!
-//! Machines change their speed from one second to the next. So a mode is compared with its floor round by round, where
-//! both ran within milliseconds, and only then is the median taken.
+//! The speed of a machine changes from one second to the next. A mode is therefore compared with its floor round by round,
+//! where both ran within milliseconds of each other, and the median is taken over these ratios.
 
 use serde::Serialize;
 
-/// The times of one mode, a number per round.
+/// The times of one mode, one number per round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// Its short name.
+    /// A short name.
     pub name: &'static str,
-    /// What is done, for people.
+    /// A description for people.
     pub what: &'static str,
-    /// The mode that it is compared with.
+    /// The name of the mode that it is compared with.
     pub floor: Option<&'static str>,
     /// Nanoseconds for one call, or one pair of calls, in each round.
     pub ns: Vec<f64>,
-    /// Calls, or allocations, that were made.
+    /// Calls, or allocations, made.
     pub made: u64,
-    /// Of these, how many the probes saw; nothing where they do not count.
+    /// How many of these the probes saw; `None` if the probes do not count.
     pub seen: Option<u64>,
-    /// CPU time of who takes the calls out of the ring, for one of them in the mean, in nanoseconds.
+    /// CPU time of the ring reader per call on average, in nanoseconds.
     pub reader_ns: Option<f64>,
 }
 
-/// The middle of many numbers, and where half of them lie.
+/// The median of a set of numbers and its quartiles.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// As many are lower as are higher.
     pub median: f64,
-    /// A quarter is lower.
+    /// The lower quartile.
     pub low: f64,
-    /// A quarter is higher.
+    /// The upper quartile.
     pub high: f64,
 }
 
 impl Spread {
-    /// Of these numbers; nothing where there are none.
+    /// `None` if none of the numbers is finite.
     pub fn of(mut numbers: Vec<f64>) -> Option<Self> {
         numbers.retain(|n| n.is_finite());
         numbers.sort_by(f64::total_cmp);
-        // the nearest one
+        // the nearest rank
         let at = |part: usize| numbers.get((numbers.len().checked_sub(1)? * part + 2) / 4).copied();
         Some(Self { median: at(2)?, low: at(1)?, high: at(3)? })
     }
 }
 
-/// What one mode costs.
+/// The cost of one mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModeCost {
-    /// Its short name.
+    /// A short name.
     pub name: &'static str,
-    /// What is done, for people.
+    /// A description for people.
     pub what: &'static str,
     /// Nanoseconds for one call, or one pair of calls.
     pub ns: Spread,
-    /// The mode that it is compared with.
+    /// The name of the mode that it is compared with.
     pub floor: Option<&'static str>,
-    /// How many times the cost of that mode.
+    /// The cost relative to that mode.
     pub ratio: Option<Spread>,
-    /// Calls, or allocations, that were made.
+    /// Calls, or allocations, made.
     pub made: u64,
-    /// Of these, how many the probes saw.
+    /// How many of these the probes saw.
     pub seen: Option<u64>,
-    /// CPU time of who takes the calls out of the ring, for one of them in the mean, in nanoseconds.
+    /// CPU time of the ring reader per call on average, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reader_ns: Option<f64>,
 }
 
-/// A measurement of every mode.
+/// The measurements of every mode.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CostReport {
-    /// The kernel's release.
+    /// The release of the Linux kernel.
     pub kernel: String,
-    /// Rounds that were measured.
     pub rounds: usize,
-    /// Calls, or pairs, of each mode in a round.
+    /// Calls, or pairs of calls, of each mode in a round.
     pub calls_per_round: u32,
-    /// One for each way to attach probes, the best first.
+    /// One for each attach tier, the best first.
     pub tiers: Vec<TierCost>,
 }
 
-/// What it costs where probes are attached in one way.
+/// The costs in one attach tier.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TierCost {
-    /// How probes were attached.
+    /// The name of the tier.
     pub tier: String,
-    /// In the order in which they were given.
+    /// In the order of the measurements.
     pub modes: Vec<ModeCost>,
-    /// What was aimed at.
     pub targets: Vec<Judged>,
 }
 
 impl CostReport {
-    /// Targets that were missed by so much that it is not the noise of a machine.
+    /// Targets that were missed by more than the noise of a machine.
     pub fn missed(&self) -> impl Iterator<Item = (&TierCost, &Judged)> {
         let judged = self.tiers.iter().flat_map(|tier| tier.targets.iter().map(move |target| (tier, target)));
         judged.filter(|(_, target)| target.ratio > target.limit * MISSED)
     }
 }
 
-/// A target is missed beyond this multiple of it.
+/// A target is missed if the ratio exceeds its limit by this factor.
 const MISSED: f64 = 1.10;
 
-/// How many times the cost of another mode one may have.
+/// The highest allowed cost of a mode relative to another mode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Target {
-    /// The mode.
     pub mode: &'static str,
-    /// What it is compared with.
+    /// The mode that it is compared with.
     pub to: &'static str,
-    /// The most.
+    /// The highest allowed ratio.
     pub limit: f64,
 }
 
-/// A target with what was measured.
+/// A target with the measured ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Judged {
-    /// The mode.
     pub mode: &'static str,
-    /// What it is compared with.
+    /// The mode that it is compared with.
     pub to: &'static str,
-    /// The most.
+    /// The highest allowed ratio.
     pub limit: f64,
-    /// The median of what was measured.
+    /// The median of the measured ratios.
     pub ratio: f64,
 }
 
-/// What became of targets, of those for which both modes were measured.
+/// The measured ratios of those targets for which both modes were measured.
 pub fn judge(measured: &[Measured], targets: &[Target]) -> Vec<Judged> {
     let judged = |target: &Target| {
         let &Target { mode, to, limit } = target;
@@ -136,7 +131,7 @@ pub fn judge(measured: &[Measured], targets: &[Target]) -> Vec<Judged> {
     targets.iter().filter_map(judged).collect()
 }
 
-/// How many times the cost of another mode one has, round by round.
+/// The cost of a mode relative to another, computed round by round.
 fn ratio(measured: &[Measured], mode: &str, to: &str) -> Option<Spread> {
     let named = |name: &str| measured.iter().find(|measured| measured.name == name);
     let pairs = named(mode)?.ns.iter().zip(&named(to)?.ns);
@@ -169,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_numbers_lie_in_the_spread() {
+    fn half_of_the_numbers_lie_between_the_quartiles() {
         let spread = Spread::of(vec![50.0, 10.0, 40.0, 20.0, 30.0]).unwrap();
         assert_eq!((spread.low, spread.median, spread.high), (20.0, 30.0, 40.0));
         assert_eq!(Spread::of(vec![7.0]).unwrap().high, 7.0);
@@ -178,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_changes_its_speed_does_not_change_the_ratio() {
+    fn a_change_of_machine_speed_does_not_change_the_ratio() {
         let costs = costs(&[
             mode("floor", None, &[100.0, 200.0, 200.0]),
             mode("x", Some("floor"), &[120.0, 240.0, 260.0]),
@@ -188,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_was_not_measured_is_left_out_and_nothing_is_divided_by_it() {
+    fn a_mode_without_measurements_is_omitted_and_gives_no_ratio() {
         let costs = costs(&[mode("floor", None, &[]), mode("x", Some("floor"), &[1.0])]);
         assert_eq!(costs.len(), 1);
         assert_eq!(costs[0].ratio, None);
     }
 
     #[test]
-    fn a_target_is_missed_when_it_is_exceeded_by_more_than_a_tenth() {
+    fn a_target_is_missed_when_it_is_exceeded_by_more_than_ten_per_cent() {
         let target = |mode, limit| Target { mode, to: "floor", limit };
         let measured = [mode("floor", None, &[100.0]), mode("x", None, &[130.0]), mode("y", None, &[143.0])];
         let targets = [target("x", 1.2), target("y", 1.25), target("z", 1.0), target("x", 1.1)];

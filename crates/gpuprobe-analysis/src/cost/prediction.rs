@@ -1,67 +1,60 @@
-//! What probes would take of processes that run: how often each calls what, times what a call costs in each way to watch.
+//! The predicted cost of probing running processes: their call rates times the cost of a call in each command.
 
 use std::collections::BTreeMap;
 
 use gpuprobe_event::{FunctionId, Tgid, catalogue};
 use serde::{Serialize, Serializer};
 
-/// The ways to watch that are told of.
+/// The commands that costs are predicted for.
 pub const WAYS: [&str; 3] = ["daemon", "memory", "trace"];
-/// Functions that are told of each process, the dearest first.
+/// Functions shown for each process, the most expensive first.
 const MOST_FUNCTIONS: usize = 5;
 
 /// How often a process calls a function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// The process.
     pub pid: Tgid,
-    /// The function.
     pub function: FunctionId,
-    /// Calls a second.
     pub per_second: f64,
 }
 
-/// What a function is about to take of a process.
+/// The predicted cost of probing one function of a process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictedFunction {
-    /// Its name.
     pub function: &'static str,
-    /// Calls a second.
     pub calls_per_second: f64,
-    /// The part of one core in each way, see [`WAYS`].
+    /// The share of one core, for each of [`WAYS`].
     #[serde(serialize_with = "by_name")]
     pub shares: [f64; WAYS.len()],
 }
 
-/// What watching a process would take.
+/// The predicted cost of probing one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PredictedProcess {
-    /// The process.
     pub pid: Tgid,
-    /// Its name.
     pub name: String,
-    /// Calls of all functions that are probed in some way.
+    /// Calls of all functions that any of [`WAYS`] probes.
     pub calls_per_second: f64,
-    /// The part of one core in each way, see [`WAYS`].
+    /// The share of one core, for each of [`WAYS`].
     #[serde(serialize_with = "by_name")]
     pub shares: [f64; WAYS.len()],
-    /// The dearest functions.
+    /// The most expensive functions.
     pub functions: Vec<PredictedFunction>,
 }
 
-/// Everything that was found.
+/// The predictions for all processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Prediction {
-    /// How probes would be attached.
+    /// The tier in which probes would be attached.
     pub tier: String,
-    /// How long calls were counted.
+    /// The time over which calls were counted.
     pub seconds: f64,
-    /// Processes that use CUDA, also those that called nothing.
+    /// Processes that use CUDA, including those that made no call.
     pub processes: Vec<PredictedProcess>,
 }
 
-/// Multiplies. `cost` tells the nanoseconds of a call in each way; 0 where it has no probe there. The dearest process comes
-/// first.
+/// Multiplies rates by costs. `cost` returns the nanoseconds of a call for each of [`WAYS`], 0 where it has no probe. The
+/// most expensive process comes first.
 pub fn predict(
     names: &BTreeMap<Tgid, String>,
     rates: &[Rate],
@@ -71,17 +64,17 @@ pub fn predict(
         let of = rates.iter().filter(|rate| rate.pid == *pid && rate.per_second > 0.0);
         let mut functions: Vec<_> = of.filter_map(|rate| function(rate, cost)).collect();
         functions.sort_by(|a, b| {
-            dearest(&b.shares).total_cmp(&dearest(&a.shares)).then(a.function.cmp(b.function))
+            highest(&b.shares).total_cmp(&highest(&a.shares)).then(a.function.cmp(b.function))
         });
-        // a sum of nothing is -0.0
+        // an empty sum of floats is -0.0
         let sum = |of: &dyn Fn(&PredictedFunction) -> f64| functions.iter().map(of).sum::<f64>() + 0.0;
         let calls_per_second = sum(&|f| f.calls_per_second);
-        let shares = std::array::from_fn(|way| sum(&|f| f.shares[way]));
+        let shares = std::array::from_fn(|command| sum(&|f| f.shares[command]));
         functions.truncate(MOST_FUNCTIONS);
         PredictedProcess { pid: *pid, name: name.clone(), calls_per_second, shares, functions }
     };
     let mut processes: Vec<_> = names.iter().map(process).collect();
-    processes.sort_by(|a, b| dearest(&b.shares).total_cmp(&dearest(&a.shares)).then(a.pid.cmp(&b.pid)));
+    processes.sort_by(|a, b| highest(&b.shares).total_cmp(&highest(&a.shares)).then(a.pid.cmp(&b.pid)));
     processes
 }
 
@@ -95,7 +88,7 @@ fn by_name<S: Serializer>(shares: &[f64; WAYS.len()], serializer: S) -> Result<S
     serializer.collect_map(WAYS.iter().zip(shares))
 }
 
-fn dearest(shares: &[f64]) -> f64 {
+fn highest(shares: &[f64]) -> f64 {
     shares.iter().copied().fold(0.0, f64::max)
 }
 
@@ -110,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_times_cost_is_the_part_of_a_core() {
+    fn call_rate_times_cost_is_the_share_of_a_core() {
         let names = [(Tgid(1), "idle"), (Tgid(2), "busy")].map(|(pid, name)| (pid, name.to_owned())).into();
         let rate = |name: &str, per_second| Rate { pid: Tgid(2), function: id(name), per_second };
         let cost = |function: FunctionId| match function == id("cuMemAlloc_v2") {
@@ -123,8 +116,8 @@ mod tests {
         let [busy, idle] = predicted.as_slice() else { panic!("{predicted:?}") };
         assert_eq!((busy.name.as_str(), busy.calls_per_second), ("busy", 25_000.0));
         assert_eq!(busy.shares, [0.025, 0.01, 0.08]);
-        let told: Vec<_> = busy.functions.iter().map(|f| (f.function, f.shares[2])).collect();
-        assert_eq!(told, [("cuLaunchKernel", 0.06), ("cuMemAlloc_v2", 0.02)]);
+        let shares: Vec<_> = busy.functions.iter().map(|f| (f.function, f.shares[2])).collect();
+        assert_eq!(shares, [("cuLaunchKernel", 0.06), ("cuMemAlloc_v2", 0.02)]);
         assert_eq!((idle.calls_per_second, idle.shares, idle.functions.len()), (0.0, [0.0; 3], 0));
         assert!(idle.calls_per_second.is_sign_positive() && idle.shares[0].is_sign_positive(), "-0 calls");
     }

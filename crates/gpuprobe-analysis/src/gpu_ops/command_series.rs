@@ -1,5 +1,5 @@
-//! What a process asked of the driver, by command, as counters that only rise: a command that has a series keeps it, and
-//! what was once counted with others stays with them.
+//! Requests of a process to the NVIDIA kernel module, by command, as counters that never decrease: a command with a series
+//! keeps it, and calls once counted under "other" stay there.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,37 +9,36 @@ use gpuprobe_event::counters::{CommandCounts, CommandTotals, ProcessKey};
 use gpuprobe_event::driver::{CommandCode, DeviceKind};
 use gpuprobe_event::event::Name;
 
-/// Commands that have series of their own from the beginning. A program that starts uses more than a hundred.
+/// Commands that get a series of their own from the start. A program uses more than a hundred when it starts.
 const MOST_AT_FIRST: usize = 24;
-/// With those that came to take more time than most of these.
+/// The limit for commands that rank among the first [`MOST_AT_FIRST`] by time later on.
 const MOST_EVER: usize = 48;
 
-/// Commands, and all others together.
+/// Commands with a series of their own, and the sum of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandSeries {
-    /// By device and name.
+    /// Sorted by device and name.
     named: Vec<((DeviceKind, Name), CommandTotals)>,
     other: CommandTotals,
     unified: UnifiedTotals,
 }
 
 impl CommandSeries {
-    /// Those with series of their own.
+    /// The commands with a series of their own.
     pub fn named(&self) -> impl Iterator<Item = (DeviceKind, &str, CommandTotals)> {
         self.named.iter().map(|((device, name), totals)| (*device, &**name, *totals))
     }
 
-    /// What all others come to.
+    /// The sum of all other commands.
     pub fn other(&self) -> CommandTotals {
         self.other
     }
 
-    /// What became of unified memory meanwhile.
+    /// Faults and migrations of unified memory.
     pub fn unified(&self) -> &UnifiedTotals {
         &self.unified
     }
 
-    /// Whether nothing was asked.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty() && self.other == CommandTotals::default()
     }
@@ -53,7 +52,7 @@ impl CommandSeries {
         }
     }
 
-    /// Adds what another process asked.
+    /// Adds the requests of another process.
     pub(crate) fn add(&mut self, more: &Self) {
         for ((device, name), totals) in &more.named {
             self.add_totals((*device, name), *totals, true);
@@ -63,22 +62,22 @@ impl CommandSeries {
     }
 }
 
-/// What one process asked, as far as it has been looked at.
+/// The requests of one process, updated from its table rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     series: CommandSeries,
+    /// The rows as of the last update.
     counted: HashMap<CommandCode, CommandTotals>,
 }
 
 impl Asked {
-    /// The counters as they are.
     pub fn series(&self) -> &CommandSeries {
         &self.series
     }
 
-    /// Looks at the rows of the process.
+    /// Adds what is new in the rows of the process.
     pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a CommandCounts>) {
-        // by command, its time, and what is new: one command may be given in requests of several sizes
+        // by command: its total time and what is new. One command can occur in requests of several sizes.
         let mut commands: HashMap<(DeviceKind, &Name), (u64, CommandTotals)> = HashMap::new();
         for row in rows {
             let counted = self.counted.entry(row.code).or_default();
@@ -96,12 +95,12 @@ impl Asked {
         }
     }
 
-    /// Looks at what became of its unified memory since it began.
+    /// Sets the totals of unified memory since the process started.
     pub fn look_at_unified(&mut self, totals: &UnifiedTotals) {
         self.series.unified = *totals;
     }
 
-    /// Looks at them for the last time.
+    /// Updates for the last time.
     pub(crate) fn finish<'a>(
         mut self,
         rows: impl IntoIterator<Item = &'a CommandCounts>,
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_in_requests_of_two_sizes_is_one_and_looks_add_up() {
+    fn requests_of_two_sizes_are_one_command_and_updates_add_up() {
         let mut asked = Asked::default();
         asked.look(&[row(0x101, 4), row(0x201, 6)]);
         assert_eq!(calls_of(asked.series(), "command 1"), Some(10));
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn series_are_few_never_fall_and_together_are_everything() {
+    fn series_are_bounded_never_decrease_and_sum_to_all_calls() {
         let mut asked = Asked::default();
         let first: Vec<_> = (0..40).map(|i| row(i, u64::from(100 - i))).collect();
         asked.look(&first);
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_unified_memory_is_what_the_last_look_found_and_adds_up_over_processes() {
+    fn unified_memory_totals_are_those_of_the_last_update_and_add_up_over_processes() {
         let key = ProcessKey { tgid: Tgid(1), instance: 1 };
         let totals = |n| UnifiedTotals {
             gpu_faults: n,

@@ -1,8 +1,8 @@
-//! Bytes moved, by kind of copy.
+//! Copies and memsets by direction, mode and host memory.
 
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
 
-/// No copies of a kind.
+/// Empty totals.
 pub(crate) fn none(direction: CopyDirection, is_async: bool, host: HostMemory) -> CopyTotals {
     let sizes = [0; LATENCY_BUCKETS];
     CopyTotals { direction, is_async, host, copies: 0, errors: 0, bytes: 0, total_ns: 0, sizes }
@@ -12,7 +12,7 @@ pub(crate) fn key(copies: &CopyTotals) -> (CopyDirection, bool, HostMemory) {
     (copies.direction, copies.is_async, copies.host)
 }
 
-/// Adds copies of the same kind. A trace can claim any number of them.
+/// Adds copies of the same kind. The sums saturate because a trace file can contain any numbers.
 pub(crate) fn add(sum: &mut CopyTotals, more: &CopyTotals) {
     sum.copies = sum.copies.saturating_add(more.copies);
     sum.errors += more.errors;
@@ -21,8 +21,8 @@ pub(crate) fn add(sum: &mut CopyTotals, more: &CopyTotals) {
     sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
 }
 
-/// Whether the time of the calls is that of the copies. Calls that copy within a device, or from one to another, do not
-/// wait for it, whatever they are called.
+/// Whether the time of the calls is the time of the copies. Calls that copy within a device or between devices do not wait
+/// for the copy, even if their name does not say "async".
 fn is_timed(copies: &CopyTotals) -> bool {
     let ends_at_host = matches!(
         copies.direction,
@@ -31,32 +31,32 @@ fn is_timed(copies: &CopyTotals) -> bool {
     !copies.is_async && ends_at_host
 }
 
-/// What copies that the caller waited for came to.
+/// The bandwidth of copies that the caller waited for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effective {
-    /// Bytes for each second inside the calls, with all that they waited for.
+    /// Bytes per second inside the calls, including the time they waited.
     pub bytes_per_second: f64,
-    /// The seconds.
+    /// The time inside the calls.
     pub seconds: f64,
 }
 
-/// How fast these copies were, as their callers saw it; `None` where the time of any says nothing of it.
+/// The bandwidth as the callers saw it; `None` if the call time of any of the copies is not its copy time.
 pub fn effective(copies: &[&CopyTotals]) -> Option<Effective> {
     let bytes = copies.iter().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes));
     let ns = copies.iter().fold(0, |sum: u64, copy| sum.saturating_add(copy.total_ns));
-    let is_told = ns > 0 && bytes > 0 && copies.iter().all(|copy| is_timed(copy));
-    is_told.then(|| {
+    let is_known = ns > 0 && bytes > 0 && copies.iter().all(|copy| is_timed(copy));
+    is_known.then(|| {
         let seconds = ns as f64 / 1e9;
         Effective { bytes_per_second: bytes as f64 / seconds, seconds }
     })
 }
 
-/// Rows of one direction and mode together, in the order of directions.
+/// Groups sorted rows by direction and mode.
 pub fn by_direction(copies: &[CopyTotals]) -> impl Iterator<Item = &[CopyTotals]> {
     copies.chunk_by(|a, b| (a.direction, a.is_async) == (b.direction, b.is_async))
 }
 
-/// Sums up rows of the same kind, in the order of directions.
+/// Sums rows of the same kind, sorted by direction.
 pub(crate) fn sum_up(copies: &mut Vec<CopyTotals>) {
     copies.sort_by_key(key);
     copies.dedup_by(|more, sum| {

@@ -1,9 +1,9 @@
-//! Launches by kernel as counters that only rise: a kernel that has a series keeps it, and what was once counted with others
-//! stays with them. Rows are read again and again, and what is new in each is added where its kernel belongs by now.
+//! Launches by CUDA kernel as counters that never decrease: a kernel with a series keeps it, and launches once counted under
+//! "other" stay there. The table rows are read repeatedly, and the increase of each row is added to its kernel's counter.
 //!
-//! A series that is there stays, so places are given out sparingly: a few at first, and two more each time that all launches
-//! together have doubled, to kernels that are among the most launched by then. So the kernels of a warm-up cannot take those
-//! of the work that follows it, and there is a bound all the same: numbers do not double for ever.
+//! A series is never removed, so new ones are created sparingly: a few at first, and two more each time the total number of
+//! launches doubles, for kernels that are among the most launched at that time. This keeps room for kernels that start after
+//! the warm-up of a program, and it is bounded because a count can double only 64 times.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,51 +12,50 @@ use gpuprobe_event::counters::LaunchCounts;
 
 use crate::gpu_ops::launches::UNKNOWN_KERNEL;
 
-/// Kernels that have series of their own from the beginning.
+/// CUDA kernels that get a series of their own from the start.
 const MOST_AT_FIRST: usize = 20;
-/// Places that each doubling of all launches brings, for kernels that are among so many most launched ones.
+/// Further series per doubling of all launches, for kernels among the [`MOST_AT_FIRST`] most launched.
 const MORE_PER_DOUBLING: usize = 2;
-/// Kernels without a series whose launches are remembered where nobody has rows of them.
+/// Kernels without a series whose launches are remembered in sums over processes, where there are no rows to rank them by.
 const MOST_WAITING: usize = 64;
-/// How long a kernel may be without a name until it is taken for one that never gets any.
+/// A kernel that has no name after this time is counted as one without a name.
 pub const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
 
-/// Launches by kernel, and of all others together.
+/// Launches of CUDA kernels with a series of their own, and the sum of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelSeries {
-    /// By name. One that was not launched yet keeps its place for a series of an earlier run.
+    /// Sorted by name. An entry with 0 launches reserves the series of an earlier run.
     named: Vec<(Arc<str>, u64)>,
     other: u64,
-    /// Of sums over processes: kernels among the others, with at most so many launches.
+    /// In sums over processes: kernels without a series, with an upper bound of their launches.
     waiting: Vec<(Arc<str>, u64)>,
 }
 
 impl KernelSeries {
-    /// Those with series of their own.
+    /// The kernels with a series of their own.
     pub fn named(&self) -> impl Iterator<Item = (&str, u64)> {
         self.named.iter().filter(|(_, n)| *n > 0).map(|(name, launches)| (&**name, *launches))
     }
 
-    /// What all others come to.
+    /// The sum of all other kernels.
     pub fn other(&self) -> u64 {
         self.other
     }
 
-    /// Everything.
     fn all(&self) -> u64 {
         self.named.iter().map(|(_, launches)| *launches).fold(self.other, u64::saturating_add)
     }
 
-    /// Adds launches of a kernel, which may be among the most launched when there have been so many of all kernels.
+    /// Adds launches of a kernel. `is_large`: it is among the most launched. `all`: launches of all kernels.
     fn add_launches(&mut self, name: &Arc<str>, launches: u64, is_large: bool, all: u64) {
         let doublings = all.checked_ilog2().and_then(|power| usize::try_from(power).ok()).unwrap_or(0);
         let more = if is_large { MORE_PER_DOUBLING * doublings } else { 0 };
-        // it is no kernel, and those who look for what has no name find it
+        // launches without a name always have a series, so that they can be found
         let most = if **name == *UNKNOWN_KERNEL { usize::MAX } else { MOST_AT_FIRST + more };
         self.add_to_named(name, launches, most);
     }
 
-    /// Adds what another process launched.
+    /// Adds the launches of another process.
     pub(crate) fn add(&mut self, more: &Self) {
         let all = self.all().saturating_add(more.all());
         let mut kernels: Vec<_> = more.named.iter().filter(|(_, n)| *n > 0).collect();
@@ -77,8 +76,9 @@ impl KernelSeries {
         self.named.binary_search_by(|(known, _)| known.cmp(name)).is_ok()
     }
 
-    /// Notes launches of a kernel without a series, and tells how many it may have by now. Where there is no room it takes
-    /// the place of the one that has fewest, and its number: one that is launched again and again is never overlooked.
+    /// Notes launches of a kernel without a series and returns an upper bound of its launches. If there is no room, the kernel
+    /// replaces the one with the fewest launches and inherits its count (the space-saving algorithm), so a kernel that is
+    /// launched often is never missed.
     fn wait(&mut self, name: &Arc<str>, launches: u64) -> u64 {
         let known = self.waiting.iter().position(|(waiting, _)| waiting == name);
         let fewest = || (0..self.waiting.len()).min_by_key(|&at| self.waiting[at].1);
@@ -96,8 +96,8 @@ impl KernelSeries {
         }
     }
 
-    /// Adds what another run launched whose series these are too. All of them stay: a run leaves their places free, see
-    /// [`Launched::after`], so they are not many more than those of one.
+    /// Adds the launches of another run that shares its series with this one. All series are kept. Their number stays close to
+    /// that of a single run because a run reserves the series of earlier ones, see [`Launched::after`].
     pub(crate) fn add_run(&mut self, more: &Self) {
         for (name, launches) in &more.named {
             self.add_to_named(name, *launches, usize::MAX);
@@ -114,26 +114,26 @@ impl KernelSeries {
     }
 }
 
-/// How far a row has been counted.
+/// How much of a row has been counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     launches: u64,
-    /// When it was first looked at without a name.
-    nameless_since_ns: Option<u64>,
+    /// When the row was first seen without a name.
+    unnamed_since_ns: Option<u64>,
 }
 
-/// What one process launched, as far as it has been looked at.
+/// The launches of one process, updated from its table rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launched {
     series: KernelSeries,
-    /// What others launched whose series these are too.
+    /// Launches of earlier runs that share the series.
     earlier: u64,
-    /// By handle and stream.
+    /// Rows by handle and stream.
     counted: HashMap<(u64, u64), Counted>,
 }
 
 impl Launched {
-    /// Nothing yet, by a process whose series others had before: their kernels have their places already.
+    /// For a process that shares its series with earlier runs: their kernels get their series back.
     pub fn after<'a>(earlier: impl IntoIterator<Item = &'a KernelSeries>) -> Self {
         let mut launched = Self::default();
         for series in earlier {
@@ -143,32 +143,31 @@ impl Launched {
         launched
     }
 
-    /// The counters as they are.
     pub fn series(&self) -> &KernelSeries {
         &self.series
     }
 
-    /// Looks at the rows of the process, at this time of a clock that is always the same.
+    /// Adds what is new in the rows of the process. `now_ns` must be of the same clock each time.
     pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: u64) {
         self.take(rows, Some(now_ns));
     }
 
-    /// Looks at them for the last time.
+    /// Updates for the last time.
     pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>) -> KernelSeries {
         self.take(rows, None);
         self.series
     }
 
-    /// Without a time it is the last look.
+    /// Without a time it is the last update, and kernels without a name are not waited for.
     fn take<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: Option<u64>) {
         let unknown: Arc<str> = Arc::from(UNKNOWN_KERNEL);
-        // by kernel, all launches and those that are new
+        // by kernel: all launches, and the new ones
         let mut kernels: HashMap<&Arc<str>, (u64, u64)> = HashMap::new();
         for row in rows {
             let counted = self.counted.entry((row.handle, row.stream)).or_default();
             if let (None, Some(now_ns)) = (&row.kernel, now_ns) {
-                let since_ns = *counted.nameless_since_ns.get_or_insert(now_ns);
-                // its name is on its way
+                let since_ns = *counted.unnamed_since_ns.get_or_insert(now_ns);
+                // the name may still arrive
                 if now_ns.saturating_sub(since_ns) < NAME_COMES_WITHIN_NS {
                     continue;
                 }
@@ -206,14 +205,14 @@ mod tests {
         named.chain([("other".to_owned(), series.other())]).collect()
     }
 
-    /// The most series when there have been so many launches.
+    /// The highest number of series after this many launches.
     fn most(all: u64) -> usize {
         MOST_AT_FIRST + MORE_PER_DOUBLING * all.ilog2() as usize
     }
 
-    /// Every kernel in its turn is launched more than all before it.
+    /// Each kernel is launched more often than all before it.
     #[test]
-    fn no_series_falls_whichever_kernels_are_launched_most_and_none_is_missing_from_the_sum() {
+    fn no_series_decreases_and_the_sum_is_complete_when_the_most_launched_kernel_changes() {
         let (mut launched, mut rows) = (Launched::default(), Vec::new());
         let mut before = HashMap::new();
         for kernel in 0..100_u64 {
@@ -230,12 +229,12 @@ mod tests {
             assert!(now.len() <= most(all) + 1, "{}", now.len());
             before = now;
         }
-        assert!((70..100).any(|k| before.contains_key(&format!("k{k}"))), "there is always room for some");
+        assert!((70..100).any(|k| before.contains_key(&format!("k{k}"))), "there is room for late kernels");
     }
 
-    /// A hundred kernels take turns at being launched most, and then comes what the process is there for.
+    /// A hundred kernels take turns at being the most launched; then the main kernel of the process starts.
     #[test]
-    fn a_warm_up_does_not_take_the_places_of_the_work_that_follows() {
+    fn a_warm_up_leaves_series_for_the_kernels_that_follow() {
         let mut launched = Launched::default();
         let mut rows: Vec<_> = (0..100).map(|k| row(k, Some(&format!("warm{k:02}")), 1)).collect();
         for turn in 0..100 {
@@ -244,7 +243,7 @@ mod tests {
         }
         rows.push(row(101, None, 1));
         (0..2).for_each(|look| launched.look(&rows, look * NAME_COMES_WITHIN_NS));
-        assert_eq!(values(launched.series())["unknown"], 1, "what has no name has a series all the same");
+        assert_eq!(values(launched.series())["unknown"], 1, "kernels without a name have a series");
         let warm: u64 = rows.iter().map(|row| row.totals.launches).sum();
         rows.push(row(100, Some("train_step"), 0));
         let mut before = values(launched.series());
@@ -260,7 +259,7 @@ mod tests {
         assert!(before["other"] <= 2 * warm && before.len() <= most(200_000 + warm) + 2);
     }
 
-    /// No process launches it often, but all of them do.
+    /// No process launches it often, but all processes launch it.
     #[test]
     fn a_kernel_that_many_short_processes_launch_has_a_series_in_their_sums() {
         let of = |kernels: &[(String, u64)]| {
@@ -285,14 +284,18 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_late_takes_nothing_from_the_nameless() {
+    fn a_late_name_takes_no_launches_from_the_unknown_series() {
         let mut launched = Launched::default();
         launched.look(&[row(1, None, 5)], 7);
-        assert_eq!(values(launched.series()), HashMap::from([("other".to_owned(), 0)]), "it is on its way");
+        assert_eq!(
+            values(launched.series()),
+            HashMap::from([("other".to_owned(), 0)]),
+            "the name may arrive"
+        );
         launched.look(&[row(1, Some("add"), 6), row(2, None, 3)], 8);
         assert_eq!(values(launched.series())["add"], 6);
         let rows = [row(1, Some("add"), 6), row(2, None, 3)];
-        // however many looks there are in that time
+        // regardless of the number of updates in that time
         (9..20).for_each(|at| launched.look(&rows, at));
         launched.look(&rows, NAME_COMES_WITHIN_NS + 7);
         assert!(!values(launched.series()).contains_key("unknown"));
@@ -307,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_over_processes_only_rise() {
+    fn sums_over_processes_never_decrease() {
         let of = |kernels: std::ops::Range<u64>| {
             let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), k + 1)).collect();
             Launched::default().finish(&rows)
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_share_their_series_have_the_places_of_one() {
+    fn runs_that_share_their_series_have_no_more_series_than_one_run() {
         let run = |series: &KernelSeries, kernels: std::ops::Range<u64>| {
             let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), 1)).collect();
             Launched::after([series]).finish(&rows)
@@ -340,6 +343,6 @@ mod tests {
         }
         assert_eq!(before.values().sum::<u64>(), 200);
         assert!(before.len() <= most(200) + 1, "{}", before.len());
-        assert_eq!(Launched::after([&all]).series().named().count(), 0, "places are no series");
+        assert_eq!(Launched::after([&all]).series().named().count(), 0, "a reserved series is not shown");
     }
 }

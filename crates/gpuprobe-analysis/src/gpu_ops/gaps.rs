@@ -1,4 +1,4 @@
-//! The time in which streams were given nothing to do, as the host saw it.
+//! Gaps: the times in which the host submitted nothing to a stream.
 
 use gpuprobe_event::catalogue;
 use gpuprobe_event::counters::{GapKind, LATENCY_BUCKETS, StreamGaps};
@@ -7,20 +7,19 @@ use serde::Serialize;
 use crate::stats::buckets::bucket;
 use crate::stats::buckets::least_sum_below;
 
-/// A gap after a synchronisation that is longer than a millisecond is work of its own, or waiting for somebody else.
+/// A gap of more than a millisecond after a synchronization is not loop overhead: the program computes or waits for
+/// something else.
 pub(crate) const SHORT_GAP_LOG2: usize = 20;
 
-/// Gaps that are told one by one.
+/// Gaps that are listed individually.
 pub const LONGEST: usize = 10;
 
-/// Gaps of one kind, of all streams of a process.
+/// Gaps of one kind on all streams of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GapTotals {
-    /// How many.
     pub gaps: u64,
-    /// Their time together.
     pub total_ns: u64,
-    /// Distribution of their lengths.
+    /// Histogram of their lengths by powers of two.
     pub lengths: [u64; LATENCY_BUCKETS],
 }
 
@@ -35,37 +34,36 @@ impl GapTotals {
 /// One of the longest gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gap {
-    /// How long.
+    /// Its length.
     pub ns: u64,
-    /// When it began: on the kernel's monotonic clock, or in nanoseconds since a recording began.
+    /// Its start: on the monotonic clock, or in nanoseconds since the start of a recording.
     pub since_ns: u64,
-    /// On which stream.
     pub stream: u64,
-    /// What it began with.
+    /// Whether it follows a synchronization or a launch.
     pub kind: GapKind,
-    /// The call that took the launching thread longest meanwhile, if it made any.
+    /// The longest call of the launching thread during the gap, if it made any.
     pub meanwhile: Option<&'static str>,
 }
 
 /// The gaps of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Gaps {
-    /// Streams that have any.
+    /// Streams with at least one gap.
     pub streams: u64,
-    /// Between the return of a synchronisation and the next launch.
+    /// Between the return of a synchronization and the next launch.
     pub after_sync: GapTotals,
-    /// Between the return of a launch and the next one.
+    /// Between the return of a launch and the next launch.
     pub after_launch: GapTotals,
-    /// The longest ones, longest first.
+    /// The longest gaps, longest first.
     pub longest: Vec<Gap>,
-    /// The least time that short gaps after synchronisations took of that stream which had most of them; of several
-    /// processes, the sum. Streams are idle at the same time, so their times together say nothing.
+    /// A lower bound for the time that the idlest stream spent in short gaps after synchronizations; for several processes,
+    /// the sum. The streams of a process are idle at the same time, so a sum over streams would have no meaning.
     #[serde(skip)]
     pub idle_ns: u64,
 }
 
 impl Gaps {
-    /// Adds the gaps of a stream.
+    /// Adds the row of a stream.
     pub(crate) fn add_row(&mut self, row: &StreamGaps) {
         self.streams += 1;
         for (kind, counts) in GapKind::ALL.iter().zip(&row.gaps) {
@@ -85,7 +83,7 @@ impl Gaps {
         self.keep_longest();
     }
 
-    /// Adds the gaps of another process. The streams of both are different ones.
+    /// Adds the gaps of another process, whose streams are different ones.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
         self.idle_ns = self.idle_ns.saturating_add(more.idle_ns);
@@ -97,7 +95,7 @@ impl Gaps {
         self.keep_longest();
     }
 
-    /// Adds one gap of a stream that is counted already.
+    /// Adds a gap of a stream that is already counted in `streams`.
     pub(crate) fn add_gap(&mut self, gap: Gap) {
         let mut lengths = [0; LATENCY_BUCKETS];
         lengths[bucket(gap.ns)] = 1;
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_idle_at_the_same_time_and_processes_are_not_one() {
+    fn idle_time_is_the_maximum_over_streams_and_the_sum_over_processes() {
         let row = |stream, gaps| {
             let mut lengths = [0; LATENCY_BUCKETS];
             (lengths[10], lengths[SHORT_GAP_LOG2]) = (gaps, 5);
@@ -158,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_of_all_streams_are_kept_and_the_sums_are_of_all() {
+    fn the_longest_gaps_of_all_streams_are_listed_and_all_are_summed() {
         let mut gaps = Gaps::default();
         gaps.add_row(&stream(1, &[9, 7, 5, 3]));
         gaps.add_row(&stream(2, &[8, 6, 4, 2, 1, 1, 1, 1, 1, 1]));

@@ -1,40 +1,40 @@
-//! Kernel and graph launches. A launch call's time is not GPU time, and is never told as if it were.
+//! Launches of CUDA kernels and graphs. The time of a launch call is not GPU time and is never reported as such.
 
 use std::collections::{HashMap, HashSet};
 
 use gpuprobe_event::counters::{GraphCounts, LaunchCounts, LaunchTotals, ProcessKey};
 use serde::Serialize;
 
-/// The name of kernels whose own is not known, all of them together.
+/// The name under which CUDA kernels without a known name are summed.
 pub const UNKNOWN_KERNEL: &str = "unknown";
-/// The name of all kernels that have no row of their own.
+/// The name under which CUDA kernels without a row of their own are summed.
 pub const OTHER_KERNELS: &str = "other";
 
-/// A launch that takes no longer was not kept waiting by a full queue, and a gap that is no longer is the program's way
-/// from one launch to the next: 33 us.
+/// A launch shorter than this (33 us) did not wait for a full queue, and a gap shorter than this is the program's time
+/// from one launch to the next.
 pub(crate) const SHORT_LAUNCH_LOG2: usize = 15;
 
-/// Launches of one kernel by one process, on all its streams.
+/// Launches of one CUDA kernel by one process, on all its streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KernelLaunches {
-    /// What it is called.
     pub kernel: String,
-    /// On how many streams; of several kernels, the sum.
+    /// The number of streams; for several kernels, the sum.
     pub streams: u64,
-    /// How often, how large, and how long the calls took.
+    /// Counts, sizes, and the time of the calls.
     #[serde(flatten)]
     pub totals: LaunchTotals,
 }
 
 impl KernelLaunches {
-    /// Adds other launches, of the same kernel or of others that share a row with it.
+    /// Adds launches of the same CUDA kernel, or of others that share the row.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
         self.totals.add(&more.totals);
     }
 }
 
-/// Rows by name of the kernel, most launches first: handles that have a name in common, or none, are one kernel.
+/// Sums rows by name of the CUDA kernel, most launches first. Handles with the same name, or without a name, are one
+/// kernel.
 pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) -> Vec<KernelLaunches> {
     let mut kernels: HashMap<&str, LaunchTotals> = HashMap::new();
     let mut streams: HashMap<&str, HashSet<(ProcessKey, u64)>> = HashMap::new();
@@ -57,7 +57,7 @@ fn sort(kernels: &mut [KernelLaunches]) {
     kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
 }
 
-/// Sums up the rows of each kernel; most launches first.
+/// Sums the rows of each CUDA kernel; most launches first.
 pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
     kernels.sort_by(|a, b| a.kernel.cmp(&b.kernel));
     kernels.dedup_by(|more, sum| {
@@ -70,7 +70,7 @@ pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
     sort(kernels);
 }
 
-/// The kernels that were launched most, and one row for all others; nothing is missing from the sums.
+/// The `most` CUDA kernels with the most launches, and one row that sums all others.
 pub fn top(kernels: &[KernelLaunches], most: usize) -> Vec<KernelLaunches> {
     let (named, others) = kernels.split_at(kernels.len().min(most));
     let mut top = named.to_vec();
@@ -78,29 +78,29 @@ pub fn top(kernels: &[KernelLaunches], most: usize) -> Vec<KernelLaunches> {
         let mut other = KernelLaunches { kernel: OTHER_KERNELS.to_owned(), ..KernelLaunches::default() };
         others.iter().for_each(|more| other.add(more));
         top.push(other);
-        // a kernel may be called so, and be among the others already
+        // a kernel may itself have this name
         sum_up(&mut top);
     }
     top
 }
 
-/// What one process did with graphs.
+/// Graph launches of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GraphLaunches {
-    /// Launches of graphs that succeeded.
+    /// Launches that succeeded.
     pub launches: u64,
     /// Launches that failed.
     pub errors: u64,
-    /// Kernels of the graphs that were launched: not seen, but derived from how the graphs were made.
+    /// CUDA kernels in the launched graphs. They are not observed but derived from how the graphs were built.
     pub derived: u64,
-    /// Launches of graphs whose making was not seen.
+    /// Launches of graphs whose construction was not observed.
     pub unknown: u64,
-    /// Kernels that were captured, and not run.
+    /// CUDA kernels that were captured into a graph instead of being run.
     pub captured: u64,
 }
 
 impl GraphLaunches {
-    /// A graph was launched, of so many kernels, where that is known.
+    /// Counts the launch of a graph; `kernels` is its number of CUDA kernels, if known.
     pub(crate) fn launch(&mut self, kernels: Option<u64>) {
         self.launches += 1;
         match kernels {
@@ -109,7 +109,6 @@ impl GraphLaunches {
         }
     }
 
-    /// Kernels were captured.
     pub(crate) fn capture(&mut self, kernels: u64) {
         self.captured = self.captured.saturating_add(kernels);
     }
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_one_kernel_are_one_and_the_most_launched_come_first() {
+    fn rows_of_one_kernel_are_summed_and_the_most_launched_come_first() {
         let mut kernels = vec![kernel("b", 1, 8), kernel("a", 2, 1), kernel("b", 4, 2), kernel("c", 2, 1)];
         sum_up(&mut kernels);
         let got: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches, k.streams)).collect();
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_counts_once_for_a_kernel_whatever_the_handles() {
+    fn a_stream_counts_once_for_a_kernel_with_several_handles() {
         let process = ProcessKey { tgid: gpuprobe_event::Tgid(1), instance: 1 };
         let row = |handle, stream| LaunchCounts {
             process,
@@ -162,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_top_is_summed_up() {
+    fn kernels_below_the_top_are_summed_in_one_row() {
         let mut kernels: Vec<_> = (0..30).map(|i| kernel(&format!("k{i:02}"), 100 - i, 1)).collect();
         kernels.push(kernel("other", 1, 1));
         let top = top(&kernels, 20);
         let all = |kernels: &[KernelLaunches]| kernels.iter().map(|k| k.totals.launches).sum::<u64>();
         assert_eq!((top.len(), all(&top)), (21, all(&kernels)));
-        assert_eq!(top[0].kernel, "other", "with ten others it is the largest");
+        assert_eq!(top[0].kernel, "other", "the sum of eleven kernels is the largest");
         assert_eq!(super::top(&kernels[..20], 20).len(), 20);
     }
 }

@@ -1,4 +1,4 @@
-//! All work that one process gave to GPUs.
+//! All GPU operations of one process.
 
 use gpuprobe_event::counters::{CopyTotals, LATENCY_BUCKETS, WorkRows};
 use serde::Serialize;
@@ -9,46 +9,44 @@ use crate::gpu_ops::cuda_kernel_series::KernelSeries;
 use crate::gpu_ops::gaps::Gaps;
 use crate::gpu_ops::launches::{self, GraphLaunches, KernelLaunches};
 
-/// Kernels kept of processes that ended.
+/// CUDA kernels kept for an exited process.
 const MOST_KEPT: usize = 64;
 
-/// What was launched and copied, and when nothing was.
+/// Launches, copies, and the gaps between launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Work {
-    /// By kernel, most launches first.
+    /// By CUDA kernel, most launches first.
     pub kernels: Vec<KernelLaunches>,
-    /// The same as counters that only rise.
+    /// The same launches as counters that never decrease.
     #[serde(skip)]
     pub launched: KernelSeries,
-    /// What was asked of the driver.
+    /// Requests to the NVIDIA kernel module.
     #[serde(skip)]
     pub asked: CommandSeries,
-    /// Graphs.
     pub graphs: GraphLaunches,
-    /// By kind of copy.
+    /// By direction, mode and host memory.
     pub copies: Vec<CopyTotals>,
-    /// Gaps.
     pub gaps: Gaps,
-    /// What the busiest threads did; nothing where threads are not told apart.
+    /// The time of the busiest threads; `None` if the source does not distinguish threads.
     #[serde(skip)]
     pub busiest: Option<Busiest>,
-    /// Of the copies, those that were made in batches, by size; where calls are not told apart there are none.
+    /// The copies that were part of a batch, by size. All zero if the source does not distinguish calls.
     #[serde(skip)]
     pub batched: [u64; LATENCY_BUCKETS],
 }
 
-/// Time of that thread of a process which spent most so; of several processes, the sum. Threads work at the same time, so
-/// what all of them spent can be more than the time watched.
+/// The time of the thread of a process that spent most; for several processes, the sum. Threads run at the same time, so
+/// the sum over all threads of a process could exceed the time observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Busiest {
-    /// In launch calls that were short.
+    /// In short launch calls.
     pub launching_ns: u64,
-    /// In copies from and to pageable memory.
+    /// In copies from or to pageable memory.
     pub copying_ns: u64,
 }
 
 impl Work {
-    /// All of one process that ended.
+    /// The operations of an exited process.
     pub(crate) fn of_ended(rows: &WorkRows) -> Self {
         let mut work = Self {
             kernels: launches::by_kernel(&rows.launches),
@@ -62,13 +60,14 @@ impl Work {
         work
     }
 
-    /// Sums up rows that belong together.
+    /// Merges rows with the same key.
     pub(crate) fn tidy(&mut self) {
         launches::sum_up(&mut self.kernels);
         copies::sum_up(&mut self.copies);
     }
 
-    /// Adds what another run did whose series are the same: none may be lost to those of others.
+    /// Adds another run that shares its metric series with this one. Unlike [`Self::add`] it keeps every CUDA kernel of both
+    /// runs as a series of its own.
     pub(crate) fn add_run(&mut self, more: &Self) {
         let mut launched = std::mem::take(&mut self.launched);
         launched.add_run(&more.launched);
@@ -76,7 +75,7 @@ impl Work {
         self.launched = launched;
     }
 
-    /// Adds what another process did.
+    /// Adds the operations of another process.
     pub(crate) fn add(&mut self, more: &Self) {
         self.kernels.extend(more.kernels.iter().cloned());
         self.launched.add(&more.launched);

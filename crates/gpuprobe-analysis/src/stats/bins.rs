@@ -1,22 +1,22 @@
-//! Bins of time that grow with what they hold: memory has a bound, whatever the length of a recording, and nothing of it
-//! goes to the time before the first thing that happened.
+//! Bins of time whose width grows with the time they cover. Memory is bounded no matter how long a recording is, and no
+//! bins are spent on the time before the first value.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use serde::Serialize;
 
-/// What a bin holds.
-pub trait Held: Clone + Default {
-    /// Takes in what a later bin holds.
-    fn join(&mut self, later: &Self);
+/// The content of a bin.
+pub trait BinValue: Clone + Default {
+    /// Merges the content of the next bin into this one.
+    fn merge(&mut self, later: &Self);
 }
 
-/// At most `MOST` bins, all of one length. When they are too few, each two become one.
+/// At most `MOST` bins, all of the same length. When they do not suffice, every two neighbours are merged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bins<T, const MOST: usize> {
     bin_ns: u64,
-    /// How many bins of this length lie between time 0 and the first that is kept.
+    /// Number of bins of this length between time 0 and the first one stored.
     first: u64,
     bins: VecDeque<T>,
 }
@@ -27,27 +27,27 @@ impl<T, const MOST: usize> Default for Bins<T, MOST> {
     }
 }
 
-impl<T: Held, const MOST: usize> Bins<T, MOST> {
-    /// The bins from one moment to another, each with its times. The last is the one that `to_ns` lies in.
+impl<T: BinValue, const MOST: usize> Bins<T, MOST> {
+    /// The bins from `from_ns` to `to_ns`, each with its time range. The last one contains `to_ns`.
     pub fn between(&mut self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = (Range<u64>, &mut T)> {
         self.make_room(from_ns, to_ns.max(from_ns));
         let (bin_ns, first) = (self.bin_ns, self.first);
         let (from, to) = (from_ns / bin_ns - first, to_ns.max(from_ns) / bin_ns - first);
-        // there are at most `MOST`, so the numbers fit
+        // there are at most `MOST` bins, so the indexes fit
         self.bins
             .range_mut(from as usize..=to as usize)
             .enumerate()
-            .map(move |(i, held)| (times(first + from + i as u64, bin_ns), held))
+            .map(move |(i, value)| (times(first + from + i as u64, bin_ns), value))
     }
 
-    /// The bin of a moment.
+    /// The bin that contains this time.
     pub fn at(&mut self, at_ns: u64) -> Option<&mut T> {
-        self.between(at_ns, at_ns).next().map(|(_, held)| held)
+        self.between(at_ns, at_ns).next().map(|(_, value)| value)
     }
 
-    /// All of them with their times, the earliest first.
+    /// All bins with their time ranges, the earliest first.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, &T)> {
-        self.bins.iter().enumerate().map(|(i, held)| (times(self.first + i as u64, self.bin_ns), held))
+        self.bins.iter().enumerate().map(|(i, value)| (times(self.first + i as u64, self.bin_ns), value))
     }
 
     fn make_room(&mut self, from_ns: u64, to_ns: u64) {
@@ -71,12 +71,12 @@ impl<T: Held, const MOST: usize> Bins<T, MOST> {
     fn widen(&mut self) {
         self.bin_ns = self.bin_ns.saturating_mul(2);
         let mut wider: VecDeque<T> = VecDeque::with_capacity(self.bins.len() / 2 + 1);
-        for (i, held) in self.bins.drain(..).enumerate() {
-            // a bin of an odd number is the second half of one
+        for (i, value) in self.bins.drain(..).enumerate() {
+            // a bin with an odd number is the second half of a wider one
             let is_second = (self.first + i as u64) % 2 == 1;
             match wider.back_mut().filter(|_| is_second) {
-                Some(sum) => sum.join(&held),
-                None => wider.push_back(held),
+                Some(sum) => sum.merge(&value),
+                None => wider.push_back(value),
             }
         }
         self.bins = wider;
@@ -93,8 +93,8 @@ fn times(number: u64, bin_ns: u64) -> Range<u64> {
 mod tests {
     use super::*;
 
-    impl Held for u64 {
-        fn join(&mut self, later: &Self) {
+    impl BinValue for u64 {
+        fn merge(&mut self, later: &Self) {
             *self += later;
         }
     }
@@ -110,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_is_in_the_bin_of_its_time() {
+    fn a_value_is_in_the_bin_of_its_time() {
         let mut bins = Sums::default();
         [1000, 1003, 1003, 990].into_iter().for_each(|at| count(&mut bins, at));
         assert_eq!(all(&bins), [(990, 1), (1000, 1), (1003, 2)]);
-        assert_eq!(bins.iter().count(), 14, "none before the first, none after the last");
+        assert_eq!(bins.iter().count(), 14, "no bins before the first value or after the last");
     }
 
     #[test]
@@ -122,27 +122,27 @@ mod tests {
         let mut bins = Sums::default();
         let times: Vec<u64> =
             (0..500).map(|i| 1_000_000 + i * 7).chain((0..500).map(|i| 999_999 - i * 5)).collect();
-        for (so_far, at) in (1..).zip(&times) {
+        for (expected, at) in (1..).zip(&times) {
             count(&mut bins, *at);
             assert!(bins.iter().count() <= 64);
-            assert_eq!(bins.iter().map(|(_, n)| n).sum::<u64>(), so_far);
+            assert_eq!(bins.iter().map(|(_, n)| n).sum::<u64>(), expected);
         }
         for (times_of, n) in bins.iter() {
             assert_eq!(times.iter().filter(|at| times_of.contains(at)).count() as u64, *n, "{times_of:?}");
         }
-        assert!(bins.bin_ns < 6000 / 32, "no wider than they have to be: {}", bins.bin_ns);
+        assert!(bins.bin_ns < 6000 / 32, "wider than necessary: {}", bins.bin_ns);
     }
 
     #[test]
-    fn a_span_is_all_bins_from_its_beginning_to_its_end() {
+    fn a_span_covers_all_bins_from_its_start_to_its_end() {
         let mut bins = Sums::default();
         bins.between(10, 200).for_each(|(times, n)| *n += times.end.min(200) - times.start.max(10));
         assert_eq!(bins.iter().map(|(_, n)| n).sum::<u64>(), 190);
-        assert_eq!(bins.between(100, 50).count(), 1, "what ends before it begins has no length");
+        assert_eq!(bins.between(100, 50).count(), 1, "a span that ends before it starts has no length");
     }
 
     #[test]
-    fn no_times_are_too_far_apart() {
+    fn times_can_be_any_distance_apart() {
         let mut bins = Sums::default();
         [u64::MAX, 0, 1 << 40].into_iter().for_each(|at| count(&mut bins, at));
         assert_eq!(bins.between(0, u64::MAX).count(), 64);

@@ -1,25 +1,25 @@
-//! Distributions by powers of two, as the kernel side keeps them: what can be told of them, and no more.
+//! Histograms with a bucket per power of two, as the BPF side stores them.
 
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 use serde::Serialize;
 
-/// Where a value lies, as exactly as buckets tell it.
+/// The range of a value, as precisely as buckets allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// It is less than this.
+    /// The value is less than this.
     Below(u64),
-    /// It is in the last bucket, which has no end.
+    /// The value is in the last bucket, which has no upper bound.
     AtLeast(u64),
 }
 
-/// The bucket of a time or a size, by powers of two.
+/// The index of the bucket for a time or a size.
 pub(crate) fn bucket(value: u64) -> usize {
     let power = value.checked_ilog2().and_then(|power| usize::try_from(power).ok());
     power.unwrap_or(0).min(LATENCY_BUCKETS - 1)
 }
 
-/// What so many per cent of all values lie within; `None` where there are no values.
+/// The bound that this percentage of the values lie within; `None` if there are no values.
 pub fn percentile(buckets: &[u64; LATENCY_BUCKETS], per_cent: u64) -> Option<Bound> {
     let all: u128 = buckets.iter().map(|n| u128::from(*n)).sum();
     let wanted = (all * u128::from(per_cent)).div_ceil(100).max(1);
@@ -34,14 +34,14 @@ pub fn percentile(buckets: &[u64; LATENCY_BUCKETS], per_cent: u64) -> Option<Bou
     None
 }
 
-/// How many values lie in the buckets below `2^log2`.
+/// The number of values in the buckets below `2^log2`.
 pub fn count_below(buckets: &[u64; LATENCY_BUCKETS], log2: usize) -> u64 {
     buckets.iter().take(log2).fold(0, |sum, n| sum.saturating_add(*n))
 }
 
-/// The least that the values below `2^log2` can come to.
+/// A lower bound for the sum of the values below `2^log2`.
 pub fn least_sum_below(buckets: &[u64; LATENCY_BUCKETS], log2: usize) -> u64 {
-    // the first bucket begins with nothing
+    // the first bucket starts at 0
     let least = |(i, n): (usize, &u64)| n.saturating_mul(1 << i);
     buckets.iter().enumerate().take(log2).skip(1).map(least).fold(0, u64::saturating_add)
 }
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_is_the_end_of_its_bucket() {
+    fn a_percentile_is_the_upper_bound_of_its_bucket() {
         let mut buckets = [0; LATENCY_BUCKETS];
         assert_eq!(percentile(&buckets, 50), None);
         (buckets[3], buckets[10]) = (99, 1);
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_is_counted_and_summed_up_from_its_least() {
+    fn values_below_a_power_are_counted_and_summed_at_their_lower_bounds() {
         let mut buckets = [0; LATENCY_BUCKETS];
         (buckets[0], buckets[4], buckets[5]) = (7, 3, 1);
         assert_eq!((count_below(&buckets, 5), least_sum_below(&buckets, 5)), (10, 48));

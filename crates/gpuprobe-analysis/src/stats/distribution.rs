@@ -1,5 +1,5 @@
-//! How durations are spread, in buckets that are up to an eighth of their value wide: quantiles are right to some six in a
-//! hundred, and a function takes a few kilobytes whatever the number of its calls.
+//! A histogram of durations. A bucket is at most an eighth of its value wide, so quantiles are accurate to about 6%, and a
+//! function needs a few kilobytes no matter how many calls it has.
 
 use serde::Serialize;
 
@@ -14,19 +14,15 @@ pub struct Distribution {
     all: u64,
 }
 
-/// One bucket: values from `from` up to and without `to`.
+/// One bucket: values from `from` to `to`, exclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bucket {
-    /// The least.
     pub from: u64,
-    /// What is not in it any more.
     pub to: u64,
-    /// How many.
     pub count: u64,
 }
 
 impl Distribution {
-    /// Adds a value.
     pub fn add(&mut self, value: u64) {
         let at = bucket_of(value);
         if self.counts.len() <= at {
@@ -36,7 +32,8 @@ impl Distribution {
         self.all += 1;
     }
 
-    /// The value that so many of a thousand do not exceed: the middle of its bucket. `None` where there are none.
+    /// The value that `of_thousand` in 1000 values do not exceed, taken as the middle of its bucket. `None` if there are no
+    /// values.
     pub fn quantile(&self, of_thousand: u64) -> Option<u64> {
         let wanted = (u128::from(self.all) * u128::from(of_thousand)).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -48,7 +45,7 @@ impl Distribution {
         Some(from + (to - from) / 2)
     }
 
-    /// The buckets with something in them.
+    /// The buckets that are not empty.
     pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
         let bucket =
             |(at, count): (usize, &u64)| Bucket { from: bucket_start(at), to: bucket_end(at), count: *count };
@@ -56,7 +53,7 @@ impl Distribution {
     }
 }
 
-/// The first values have buckets of their own; from then on each power of two has as many.
+/// The first `STEPS` values have a bucket each; after that every power of two is divided into `STEPS` buckets.
 fn bucket_of(value: u64) -> usize {
     if value < STEPS {
         return value as usize;
@@ -76,7 +73,7 @@ fn bucket_start(at: usize) -> u64 {
 }
 
 fn bucket_end(at: usize) -> u64 {
-    // the last one has no end that could be told
+    // the upper bound of the last bucket does not fit into a u64
     if at + 1 >= bucket_of(u64::MAX) { u64::MAX } else { bucket_start(at + 1) }
 }
 

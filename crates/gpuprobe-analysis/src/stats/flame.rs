@@ -1,24 +1,23 @@
-//! Values by the way to where they belong: a tree of names, whose size has a bound.
+//! A flame graph: values summed over a tree of names. The size of the tree is bounded.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Nodes of a tree. What does not fit is added to the node it would have been below.
+/// Nodes of a tree. A value whose node does not fit is added to the parent only.
 const MOST_NODES: usize = 20_000;
-/// Deeper ways are cut.
-const DEEPEST: usize = 200;
+/// Deeper stacks are cut off.
+const MAX_DEPTH: usize = 200;
 
-/// A name with everything below it.
+/// A name, with everything below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FlameNode {
-    /// Of itself and of all that is below.
+    /// The sum of its own values and of all nodes below.
     pub total: u64,
-    /// What is below, by name.
     pub children: BTreeMap<String, Self>,
 }
 
-/// Collects a tree.
+/// Builds the tree.
 #[derive(Clone, Debug, Default)]
 pub struct Flame {
     root: FlameNode,
@@ -26,11 +25,11 @@ pub struct Flame {
 }
 
 impl Flame {
-    /// Adds a value at the end of a way, the outermost name first.
-    pub fn add<'a>(&mut self, way: impl IntoIterator<Item = &'a str>, value: u64) {
+    /// Adds a value at the end of a stack of names, the outermost first.
+    pub fn add<'a>(&mut self, stack: impl IntoIterator<Item = &'a str>, value: u64) {
         let mut node = &mut self.root;
         node.total = node.total.saturating_add(value);
-        for name in way.into_iter().take(DEEPEST) {
+        for name in stack.into_iter().take(MAX_DEPTH) {
             if !node.children.contains_key(name) {
                 if self.nodes >= MOST_NODES {
                     return;
@@ -44,7 +43,6 @@ impl Flame {
         }
     }
 
-    /// The tree.
     pub fn root(&self) -> &FlameNode {
         &self.root
     }
@@ -55,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_add_up_on_their_way() {
+    fn a_value_counts_for_every_node_above_it() {
         let mut flame = Flame::default();
         flame.add(["a", "b"], 3);
         flame.add(["a", "c"], 4);
@@ -65,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_has_a_bound_and_loses_no_value() {
+    fn the_tree_is_bounded_and_loses_no_value() {
         let mut flame = Flame::default();
         let names: Vec<String> = (0..MOST_NODES + 10).map(|i| i.to_string()).collect();
         names.iter().for_each(|name| flame.add([name.as_str()], 1));

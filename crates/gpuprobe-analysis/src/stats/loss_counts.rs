@@ -1,23 +1,21 @@
-//! What was lost, as data that can be written out.
+//! Counts of lost records by cause, in a form that can be serialized.
 
 use gpuprobe_event::{LossCause, Losses};
 use serde::Serialize;
 
-/// How much one cause lost.
+/// The records lost for one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LossCount {
-    /// Why.
     pub cause: LossCause,
-    /// How many.
     pub count: u64,
 }
 
-/// Every cause with its count, also those that are 0: a rate can only be taken of a series that was there before.
+/// Every cause with its count, including zeros: Prometheus can only compute a rate for a series that existed before.
 pub(crate) fn every_cause(losses: &Losses) -> Vec<LossCount> {
     LossCause::ALL.iter().map(|&cause| LossCount { cause, count: losses.get(cause) }).collect()
 }
 
-/// The causes that happened.
+/// The causes with a count above zero.
 pub(crate) fn happened(losses: &Losses) -> Vec<LossCount> {
     losses.iter().map(|(cause, count)| LossCount { cause, count }).collect()
 }

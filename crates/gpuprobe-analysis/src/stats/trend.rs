@@ -2,25 +2,23 @@
 
 use serde::Serialize;
 
-use crate::stats::bins::{Bins, Held};
+use crate::stats::bins::{BinValue, Bins};
 
 /// Bins of a trend.
 const MOST_BINS: usize = 1024;
 
-/// What a value was in one bin of time.
+/// The range of the value in one bin of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// The least.
     pub least: u64,
-    /// The most.
     pub most: u64,
-    /// At the end.
+    /// The value at the end of the bin.
     pub last: u64,
 }
 
-/// `None` where the value did not change.
-impl Held for Option<Span> {
-    fn join(&mut self, later: &Self) {
+/// `None` if the value did not change in the bin.
+impl BinValue for Option<Span> {
+    fn merge(&mut self, later: &Self) {
         *self = match (*self, *later) {
             (Some(one), Some(later)) => {
                 let (least, most) = (one.least.min(later.least), one.most.max(later.most));
@@ -34,19 +32,16 @@ impl Held for Option<Span> {
 /// A value in bins of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Trend {
-    /// What it was when.
     pub bins: Bins<Option<Span>, MOST_BINS>,
-    /// The most of all.
     pub peak: u64,
-    /// The last.
     pub last: u64,
 }
 
 impl Trend {
-    /// The value is this from now on.
+    /// Sets the value from `at_ns` on.
     pub fn set(&mut self, at_ns: u64, value: u64) {
         if let Some(bin) = self.bins.at(at_ns) {
-            bin.join(&Some(Span { least: value, most: value, last: value }));
+            bin.merge(&Some(Span { least: value, most: value, last: value }));
         }
         self.peak = self.peak.max(value);
         self.last = value;

@@ -7,7 +7,7 @@ use gpuprobe_event::trace::type_of;
 use gpuprobe_event::{Class, Event, Tgid, Tid};
 use serde::Serialize;
 
-use crate::stats::bins::{Bins, Held};
+use crate::stats::bins::{BinValue, Bins};
 use crate::timeline::nesting::{Extent, Nesting, Slice};
 use crate::timeline::stream_ops::given;
 
@@ -88,8 +88,8 @@ impl Lane {
 /// Nanoseconds of each kind of doing in one bin.
 pub type Bin = [u64; Doing::ALL.len()];
 
-impl Held for Bin {
-    fn join(&mut self, later: &Self) {
+impl BinValue for Bin {
+    fn merge(&mut self, later: &Self) {
         self.iter_mut().zip(later).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
     }
 }

@@ -63,7 +63,7 @@ mod tests {
     use gpuprobe_event::{Api, Tid};
 
     use super::*;
-    use crate::gpu_ops::streams::{LEGACY, OWN, STREAM_OF_THREAD};
+    use crate::gpu_ops::streams::{LEGACY, PER_THREAD, STREAM_OF_THREAD};
     use crate::samples::{call, captured, copy, launch, of_kernel, unfinished};
 
     /// Streams and names of what is given by these calls, each with its depth.
@@ -91,7 +91,7 @@ mod tests {
     fn a_thread_has_a_default_stream_of_its_own() {
         let of = |call: Call| given_by([(0, Call { tid: Tid(9), ..call })])[0].0;
         let own = STREAM_OF_THREAD | 9;
-        assert_eq!(of(launch("cudaLaunchKernel", Some(OWN))), own);
+        assert_eq!(of(launch("cudaLaunchKernel", Some(PER_THREAD))), own);
         assert_eq!(of(launch("cudaLaunchKernel_ptsz", Some(0))), own);
         assert_eq!(of(launch("cudaMemcpy_ptds", None)), own);
         assert_eq!(of(launch("cudaLaunchKernel_ptsz", Some(7))), 7);

@@ -1,8 +1,8 @@
-//! What probes may cost: which functions go without for a while because their calls, times what each costs, take more of a
-//! process's time than was granted, and when they are tried again.
+//! The overhead budget: when the probes on a process take more of its time than allowed, the most expensive functions lose
+//! their probes for a while. The cost of a function is its calls times the cost of a call.
 //!
-//! The time of a process is that of one thread by the clock: a process that runs for a second has a second, however many
-//! threads it has.
+//! The time of a process is wall-clock time: a process that runs for a second has one second, no matter how many threads
+//! it has.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,163 +10,155 @@ use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Api, FunctionId, catalogue};
 use serde::Serialize;
 
-/// How long a function goes without probes the first time.
+/// How long a function is without probes the first time.
 pub const FIRST_WAIT_NS: u64 = 1_000_000_000;
-/// The longest, when it was too dear again each time it was tried.
+/// The longest time, for a function that was too expensive each time it was tried again.
 pub const LONGEST_WAIT_NS: u64 = 256 * FIRST_WAIT_NS;
-/// One that was cheap enough for so long, and for as long as it had been left out, begins anew.
-const COOL_NS: u64 = 10 * FIRST_WAIT_NS;
-/// What takes less than this part of what is granted is not worth leaving out.
+/// A function that was cheap enough for this long, and for at least its last waiting time, starts with the first wait
+/// again.
+const CHEAP_NS: u64 = 10 * FIRST_WAIT_NS;
+/// A function that takes less than this part of the budget keeps its probes.
 const WORTHWHILE: f64 = 0.1;
 
-/// Calls of one function in one process, since the probes came.
+/// Calls of one function in one process since the probes were attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Called {
-    /// The process.
     pub process: ProcessKey,
-    /// The function.
     pub function: FunctionId,
-    /// How often.
     pub calls: u64,
 }
 
-/// What a call costs.
+/// The cost of one probed call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallCost {
     /// Nanoseconds of the calling thread.
     pub ns: f64,
-    /// Nothing but its own figures is made of the function.
+    /// No other figure depends on the function, so its probes may be removed.
     pub may_be_left_out: bool,
 }
 
-/// What is to be done.
+/// A change to the probes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decision {
-    /// The probes of a function go.
+    /// Remove the probes of a function.
     LeaveOut {
-        /// Which.
         function: FunctionId,
-        /// Whose calls were too many.
+        /// The process whose calls were too expensive.
         process: ProcessKey,
-        /// The part of its time that they took.
+        /// The share of its time that they took.
         share: f64,
-        /// When it is tried again, from now.
+        /// The time until the function is tried again.
         wait_ns: u64,
     },
-    /// They come again.
-    PutBack {
-        /// Which.
-        function: FunctionId,
-    },
+    /// Attach the probes again.
+    PutBack { function: FunctionId },
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Standing {
-    /// Since when it has gone without probes, if it does.
+struct FunctionState {
+    /// Since when it has been without probes; `None` if it has them.
     out_since_ns: Option<u64>,
-    /// When it was left out last.
-    left_ns: u64,
-    /// When it got them last.
+    /// When its probes were last removed.
+    removed_ns: u64,
+    /// When its probes were last attached again.
     back_since_ns: u64,
     wait_ns: u64,
     times: u64,
-    /// How long it went without, up to when it got them last.
+    /// Total time without probes, up to `back_since_ns`.
     missed_ns: u64,
 }
 
-/// A function that went without probes at some time.
+/// A function that was without probes at some time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
-    /// Its family.
     pub api: Api,
-    /// Its name.
     pub function: &'static str,
-    /// Whether it has none now.
+    /// It is without probes now.
     pub is_out: bool,
-    /// How often it was left out.
+    /// How often its probes were removed.
     pub times: u64,
-    /// For how long, all in all.
+    /// Total time without probes.
     pub missed_ns: u64,
-    /// When it was left out last, since the watching began.
+    /// When its probes were last removed, relative to the start of observation.
     pub since_ns: u64,
 }
 
-/// What the probes take of one process.
+/// The overhead of the probes in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ProcessCost {
-    /// The process.
     pub pid: u32,
-    /// Tells runs apart that share a pid.
+    /// Distinguishes runs that share a pid.
     pub instance: u64,
-    /// The part of its time, at the last look.
+    /// The share of its time, as of the last check.
     pub share: f64,
 }
 
-/// How it stands with a budget.
+/// The state of a budget.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BudgetReport {
-    /// When the watching began, in seconds since 1970.
+    /// The start of observation, in seconds since 1970.
     pub start_unix: f64,
-    /// What is granted, as a part of a process's time; nothing where there is no bound any more.
+    /// The budget as a share of a process's time; `None` if it was lifted.
     pub share: Option<f64>,
-    /// Functions that were left out at some time: all that is told of them is a lower bound.
+    /// Functions that were without probes at some time. All figures of these are lower bounds.
     pub left_out: Vec<LeftOut>,
-    /// What each process gives for the probes, as they are now.
+    /// The overhead in each process, with the probes as they are now.
     pub processes: Vec<ProcessCost>,
 }
 
-/// What is granted, and how it has been kept so far.
+/// Decides which functions lose their probes and when they get them back.
 #[derive(Debug)]
 pub struct Budget {
     share: f64,
-    looked_ns: Option<u64>,
+    checked_ns: Option<u64>,
     calls: HashMap<(ProcessKey, FunctionId), u64>,
-    functions: BTreeMap<FunctionId, Standing>,
+    functions: BTreeMap<FunctionId, FunctionState>,
     processes: Vec<ProcessCost>,
 }
 
 impl Budget {
-    /// Grants this part of each process's time.
+    /// A budget of this share of each process's time.
     pub fn new(share: f64) -> Self {
         Self {
             share,
-            looked_ns: None,
+            checked_ns: None,
             calls: HashMap::new(),
             functions: BTreeMap::new(),
             processes: Vec::new(),
         }
     }
 
-    /// Grants another part from now on. Where it is a larger one, what is out comes back and is looked at anew.
+    /// Changes the budget. If it grows, all functions get their probes back and start with the first wait again.
     pub fn set_share(&mut self, share: f64, now_ns: u64) -> Vec<Decision> {
         let is_larger = share > self.share;
         self.share = share;
         if !is_larger {
             return Vec::new();
         }
-        self.functions.values_mut().for_each(|standing| standing.wait_ns = 0);
+        self.functions.values_mut().for_each(|state| state.wait_ns = 0);
         self.put_back(now_ns, |_, _| true)
     }
 
-    /// Grants everything from now on; what is out comes back.
+    /// Removes the limit. All functions get their probes back.
     pub fn lift(&mut self, now_ns: u64) -> Vec<Decision> {
         self.share = f64::INFINITY;
         self.put_back(now_ns, |_, _| true)
     }
 
-    /// How often functions were left out.
+    /// How often probes of functions were removed.
     pub fn times(&self) -> u64 {
-        self.functions.values().map(|standing| standing.times).sum()
+        self.functions.values().map(|state| state.times).sum()
     }
 
-    /// Looks at the calls up to now, and decides what is to be done. The first look only remembers.
+    /// Compares the calls with those of the last check and decides which probes to change. The first check only stores
+    /// the counts.
     pub fn look(
         &mut self,
         now_ns: u64,
         called: &[Called],
         cost: &dyn Fn(FunctionId) -> Option<CallCost>,
     ) -> Vec<Decision> {
-        let before = self.looked_ns.replace(now_ns);
+        let before = self.checked_ns.replace(now_ns);
         let mut spent: BTreeMap<ProcessKey, Vec<(FunctionId, CallCost)>> = BTreeMap::new();
         let mut calls = HashMap::with_capacity(called.len());
         for row in called {
@@ -176,7 +168,7 @@ impl Budget {
         for (key, total) in &calls {
             let new = total.saturating_sub(self.calls.get(key).copied().unwrap_or(0));
             let (process, function) = *key;
-            // of what has no probes only the last calls before they went are seen
+            // the new calls of a function without probes were made before these were removed
             let is_out = self.functions.get(&function).is_some_and(|f| f.out_since_ns.is_some());
             if let Some(cost) = cost(function).filter(|_| new > 0 && !is_out) {
                 let all = CallCost { ns: cost.ns * new as f64, ..cost };
@@ -187,47 +179,47 @@ impl Budget {
         let Some(elapsed_ns) = before.map(|before| now_ns.saturating_sub(before)).filter(|ns| *ns > 0) else {
             return Vec::new();
         };
-        let mut decisions = self.put_back(now_ns, |standing, without_ns| without_ns >= standing.wait_ns);
+        let mut decisions = self.put_back(now_ns, |state, without_ns| without_ns >= state.wait_ns);
         self.processes.clear();
         for (process, functions) in spent {
-            decisions.extend(self.of_process(process, functions, elapsed_ns, now_ns));
+            decisions.extend(self.decide_for_process(process, functions, elapsed_ns, now_ns));
         }
         decisions
     }
 
-    fn put_back(&mut self, now_ns: u64, comes: impl Fn(&Standing, u64) -> bool) -> Vec<Decision> {
+    fn put_back(&mut self, now_ns: u64, is_due: impl Fn(&FunctionState, u64) -> bool) -> Vec<Decision> {
         let mut back = Vec::new();
-        for (&function, standing) in &mut self.functions {
-            let Some(since) = standing.out_since_ns else { continue };
+        for (&function, state) in &mut self.functions {
+            let Some(since) = state.out_since_ns else { continue };
             let without_ns = now_ns.saturating_sub(since);
-            if comes(standing, without_ns) {
-                standing.out_since_ns = None;
-                standing.back_since_ns = now_ns;
-                standing.missed_ns = standing.missed_ns.saturating_add(without_ns);
+            if is_due(state, without_ns) {
+                state.out_since_ns = None;
+                state.back_since_ns = now_ns;
+                state.missed_ns = state.missed_ns.saturating_add(without_ns);
                 back.push(Decision::PutBack { function });
             }
         }
         back
     }
 
-    /// The dearest go first, until what is left fits.
-    fn of_process(
+    /// Removes the most expensive functions first, until the rest fits into the budget.
+    fn decide_for_process(
         &mut self,
         process: ProcessKey,
         mut functions: Vec<(FunctionId, CallCost)>,
         elapsed_ns: u64,
         now_ns: u64,
     ) -> Vec<Decision> {
-        let granted_ns = self.share * elapsed_ns as f64;
+        let budget_ns = self.share * elapsed_ns as f64;
         let mut total_ns: f64 = functions.iter().map(|(_, cost)| cost.ns).sum();
         functions.sort_by(|(a, x), (b, y)| y.ns.total_cmp(&x.ns).then(a.cmp(b)));
         let mut decisions = Vec::new();
         for (function, cost) in functions.into_iter().filter(|(_, cost)| cost.may_be_left_out) {
-            if total_ns <= granted_ns || cost.ns < WORTHWHILE * granted_ns {
+            if total_ns <= budget_ns || cost.ns < WORTHWHILE * budget_ns {
                 break;
             }
             total_ns -= cost.ns;
-            // another process may have been the reason already
+            // the probes may already have been removed because of another process
             if let Some(wait_ns) = self.leave_out(function, now_ns) {
                 let share = cost.ns / elapsed_ns as f64;
                 decisions.push(Decision::LeaveOut { function, process, share, wait_ns });
@@ -238,36 +230,35 @@ impl Budget {
         decisions
     }
 
-    /// How long it is left out, if it is not already.
+    /// Returns how long the function is without probes, or `None` if it already is.
     fn leave_out(&mut self, function: FunctionId, now_ns: u64) -> Option<u64> {
-        let standing = self.functions.entry(function).or_default();
-        if standing.out_since_ns.is_some() {
+        let state = self.functions.entry(function).or_default();
+        if state.out_since_ns.is_some() {
             return None;
         }
-        let was_cool = now_ns.saturating_sub(standing.back_since_ns) > standing.wait_ns.max(COOL_NS);
-        standing.wait_ns = if standing.times == 0 || was_cool {
+        let was_cheap = now_ns.saturating_sub(state.back_since_ns) > state.wait_ns.max(CHEAP_NS);
+        state.wait_ns = if state.times == 0 || was_cheap {
             FIRST_WAIT_NS
         } else {
-            standing.wait_ns.saturating_mul(2).clamp(FIRST_WAIT_NS, LONGEST_WAIT_NS)
+            state.wait_ns.saturating_mul(2).clamp(FIRST_WAIT_NS, LONGEST_WAIT_NS)
         };
-        standing.times += 1;
-        standing.left_ns = now_ns;
-        standing.out_since_ns = Some(now_ns);
-        Some(standing.wait_ns)
+        state.times += 1;
+        state.removed_ns = now_ns;
+        state.out_since_ns = Some(now_ns);
+        Some(state.wait_ns)
     }
 
-    /// How it stands.
     pub fn report(&self, start_unix: f64, now_ns: u64) -> BudgetReport {
-        let left_out = |(id, standing): (&FunctionId, &Standing)| {
+        let left_out = |(id, state): (&FunctionId, &FunctionState)| {
             let f = catalogue().get(*id)?;
-            let out_ns = standing.out_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
+            let out_ns = state.out_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
             Some(LeftOut {
                 api: f.api,
                 function: f.name,
-                is_out: standing.out_since_ns.is_some(),
-                times: standing.times,
-                missed_ns: standing.missed_ns.saturating_add(out_ns),
-                since_ns: standing.left_ns,
+                is_out: state.out_since_ns.is_some(),
+                times: state.times,
+                missed_ns: state.missed_ns.saturating_add(out_ns),
+                since_ns: state.removed_ns,
             })
         };
         let left_out = self.functions.iter().filter_map(left_out).collect();

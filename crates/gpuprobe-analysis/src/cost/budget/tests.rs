@@ -14,12 +14,12 @@ fn process(pid: u32) -> ProcessKey {
     ProcessKey { tgid: Tgid(pid), instance: 1 }
 }
 
-/// Allocations stay whatever they cost.
+/// The probes on allocations stay no matter what they cost.
 fn cost(function: FunctionId) -> Option<CallCost> {
     Some(CallCost { ns: COST, may_be_left_out: function != id("cuMemAlloc_v2") })
 }
 
-/// Looks second by second at calls that go on as they are given.
+/// Checks the budget once a second.
 struct Watched {
     budget: Budget,
     now_ns: u64,
@@ -29,11 +29,11 @@ struct Watched {
 impl Watched {
     fn new(share: f64) -> Self {
         let mut watched = Self { budget: Budget::new(share), now_ns: 0, totals: BTreeMap::new() };
-        assert_eq!(watched.second(&[]), [], "the first look only remembers");
+        assert_eq!(watched.second(&[]), [], "the first check only stores the counts");
         watched
     }
 
-    /// Calls that are made while a function has no probes are not seen.
+    /// Calls of a function without probes are not seen.
     fn second(&mut self, calls: &[(u32, &'static str, u64)]) -> Vec<Decision> {
         for (pid, name, calls) in calls {
             let report = self.budget.report(0.0, 0);
@@ -61,7 +61,7 @@ fn back(function: &str) -> Decision {
 }
 
 #[test]
-fn a_function_is_left_out_when_its_calls_take_more_than_is_granted_and_not_before() {
+fn a_function_loses_its_probes_when_its_calls_exceed_the_budget_and_not_before() {
     let mut watched = Watched::new(0.02);
     // 20,000 calls of a microsecond are 2% of a second
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 20_000)]), []);
@@ -72,22 +72,22 @@ fn a_function_is_left_out_when_its_calls_take_more_than_is_granted_and_not_befor
     let report = watched.budget.report(1.5, watched.now_ns + SECOND / 2);
     assert_eq!(report.share, Some(0.02));
     assert_eq!(report.left_out.len(), 1);
-    let told = &report.left_out[0];
-    assert_eq!((told.function, told.is_out, told.times), ("cuLaunchKernel", true, 1));
-    assert_eq!((told.missed_ns, told.since_ns, report.start_unix), (SECOND / 2, 3 * SECOND, 1.5));
+    let launch = &report.left_out[0];
+    assert_eq!((launch.function, launch.is_out, launch.times), ("cuLaunchKernel", true, 1));
+    assert_eq!((launch.missed_ns, launch.since_ns, report.start_unix), (SECOND / 2, 3 * SECOND, 1.5));
 }
 
 #[test]
-fn what_memory_is_made_of_stays_and_what_it_takes_is_not_there_for_others() {
+fn memory_functions_keep_their_probes_and_their_cost_counts_against_the_budget() {
     let mut watched = Watched::new(0.02);
     let calls = [(7, "cuMemAlloc_v2", 500_000), (7, "cuLaunchKernel", 3_000), (7, "cuCtxSynchronize", 1_999)];
-    // what is called less than a tenth of what is granted would change nothing
+    // a function that takes less than a tenth of the budget is not removed
     assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 7, 0.003, 1)]);
     assert_eq!(watched.budget.report(1.5, 0).processes[0].share, 0.501999);
 }
 
 #[test]
-fn the_dearest_go_first_and_only_until_the_rest_fits() {
+fn the_most_expensive_functions_are_removed_first_until_the_rest_fits() {
     let mut watched = Watched::new(0.02);
     let calls = [
         (7, "cuLaunchKernel", 15_000),
@@ -95,30 +95,30 @@ fn the_dearest_go_first_and_only_until_the_rest_fits() {
         (7, "cuCtxSynchronize", 10_000),
         (7, "cuMemcpyDtoH_v2", 1_000),
     ];
-    // 35,000 are 15,000 too many, and those of one function are just these
+    // 35,000 calls are 15,000 too many, exactly the calls of one function
     assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 7, 0.015, 1)]);
     assert_eq!(watched.budget.report(1.5, 0).processes[0].share, 0.02);
 }
 
 #[test]
-fn each_process_has_its_own_time_and_a_function_goes_for_all() {
+fn each_process_has_its_own_budget_and_a_function_is_removed_for_all_processes() {
     let mut watched = Watched::new(0.02);
     let calls =
         [(7, "cuLaunchKernel", 15_000), (8, "cuLaunchKernel", 15_000), (9, "cuCtxSynchronize", 12_000)];
-    assert_eq!(watched.second(&calls), [], "none of them alone has too many");
+    assert_eq!(watched.second(&calls), [], "no single process has too many");
     let calls = [(7, "cuLaunchKernel", 30_000), (8, "cuLaunchKernel", 40_000)];
     assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 7, 0.03, 1)], "once");
     assert_eq!(watched.budget.times(), 1);
 }
 
 #[test]
-fn it_is_tried_again_after_twice_the_time_each_time_and_begins_anew_when_it_was_cool() {
+fn the_wait_doubles_each_time_and_starts_again_after_a_cheap_period() {
     let mut watched = Watched::new(0.02);
-    let hot = [(7, "cuLaunchKernel", 100_000)];
+    let expensive = [(7, "cuLaunchKernel", 100_000)];
     let mut waits = Vec::new();
     let mut seconds = 0;
     while waits.len() < 11 {
-        for decision in watched.second(&hot) {
+        for decision in watched.second(&expensive) {
             match decision {
                 Decision::LeaveOut { wait_ns, .. } => waits.push(wait_ns / SECOND),
                 Decision::PutBack { .. } => {}
@@ -128,19 +128,19 @@ fn it_is_tried_again_after_twice_the_time_each_time_and_begins_anew_when_it_was_
         assert!(seconds < 2_000);
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256]);
-    let cool = [(7, "cuLaunchKernel", 100)];
+    let cheap = [(7, "cuLaunchKernel", 100)];
     let mut seen = Vec::new();
     for _ in 0..600 {
-        seen.extend(watched.second(&cool));
+        seen.extend(watched.second(&cheap));
     }
     assert_eq!(seen, [back("cuLaunchKernel")]);
-    let told = watched.budget.report(1.5, watched.now_ns).left_out[0].clone();
-    assert_eq!((told.is_out, told.times), (false, 11), "its figures stay lower bounds");
-    assert_eq!(watched.second(&hot), [left_out("cuLaunchKernel", 7, 0.1, 1)]);
+    let launch = watched.budget.report(1.5, watched.now_ns).left_out[0].clone();
+    assert_eq!((launch.is_out, launch.times), (false, 11), "its figures stay lower bounds");
+    assert_eq!(watched.second(&expensive), [left_out("cuLaunchKernel", 7, 0.1, 1)]);
 }
 
 #[test]
-fn another_budget_holds_at_the_next_look() {
+fn a_changed_budget_applies_at_the_next_check() {
     let mut watched = Watched::new(0.5);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), []);
     assert_eq!(watched.budget.set_share(0.05, watched.now_ns), []);
@@ -148,7 +148,7 @@ fn another_budget_holds_at_the_next_look() {
     assert_eq!(watched.budget.lift(watched.now_ns), [back("cuLaunchKernel")]);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 900_000)]), []);
     let report = watched.budget.report(0.0, watched.now_ns);
-    assert_eq!((report.share, report.left_out.len()), (None, 1), "what was not counted still is not");
+    assert_eq!((report.share, report.left_out.len()), (None, 1), "its figures stay lower bounds");
 }
 
 #[test]
@@ -161,17 +161,17 @@ fn a_larger_budget_brings_functions_back_at_once() {
     assert_eq!(watched.budget.set_share(0.02, now_ns), [back("cuLaunchKernel")]);
     let report = watched.budget.report(0.0, now_ns);
     assert_eq!((report.left_out[0].since_ns, report.left_out[0].missed_ns), (2 * SECOND, SECOND / 2));
-    // it waits as for the first time
+    // it starts with the first wait again
     assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 1, 0.05, 1)]);
 }
 
 #[test]
-fn calls_that_cost_nothing_known_a_clock_that_stands_and_rows_that_went_are_no_reason() {
+fn unknown_costs_a_stopped_clock_and_falling_counters_remove_no_probes() {
     let mut budget = Budget::new(0.01);
     let row = |calls| Called { process: process(1), function: id("cuLaunchKernel"), calls };
     assert_eq!(budget.look(SECOND, &[row(1 << 60)], &cost), []);
     assert_eq!(budget.look(SECOND, &[row(1 << 61)], &cost), [], "no time has passed");
     assert_eq!(budget.look(2 * SECOND, &[], &cost), []);
     assert_eq!(budget.look(3 * SECOND, &[row(u64::MAX)], &|_| None), []);
-    assert_eq!(budget.look(4 * SECOND, &[row(5)], &cost), [], "a counter that fell");
+    assert_eq!(budget.look(4 * SECOND, &[row(5)], &cost), [], "the counter fell");
 }

@@ -1,5 +1,5 @@
-//! What a program could do better, as far as its launches, copies and gaps tell it. Each advice comes with the numbers that
-//! it is made of, and none is given on little evidence.
+//! Advice derived from the launches, copies and gaps of a program. Each advice carries the numbers it is based on, and none
+//! is given on little evidence.
 
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
 use serde::Serialize;
@@ -9,89 +9,87 @@ use crate::gpu_ops::launches::SHORT_LAUNCH_LOG2;
 use crate::gpu_ops::process_ops::Work;
 use crate::stats::buckets::{Bound, count_below, least_sum_below, percentile};
 
-/// What is watched for less is over before anything would have been gained.
+/// A program observed for a shorter time gains nothing from a change.
 const LEAST_WATCHED_NS: u64 = 500_000_000;
 
-/// Up to 64 KiB a copy is staged at once, and pinned memory gains little.
+/// A copy of up to 64 KiB is staged at once, so pinned memory gains little.
 const LARGE_COPY_LOG2: usize = 16;
-/// At the some 6 GB/s of pageable memory these are ten milliseconds.
+/// Ten milliseconds at the roughly 6 GB/s of pageable memory.
 const LEAST_PAGEABLE_BYTES: u64 = 64 << 20;
-/// Pinned memory about halves the time: what takes less than this is not worth the change.
+/// Pinned memory roughly halves the time. Below this share the change is not worth it.
 const LEAST_PAGEABLE_PER_CENT: u64 = 5;
 
-/// What is smaller takes the bus less time than the call takes the host.
+/// For a smaller copy the call takes longer than the transfer.
 const TINY_COPY_LOG2: usize = 12;
-/// Fewer of them do not make a habit.
+/// Fewer tiny copies are no pattern.
 const LEAST_TINY_COPIES: u64 = 1000;
-/// At the some 10 us of a tiny copy, that is one per cent of the time.
+/// At roughly 10 us per tiny copy this is one per cent of the time.
 const LEAST_TINY_PER_SECOND: u64 = 1000;
 
-/// Fewer launches are not a phase.
+/// Fewer launches are no pattern.
 const LEAST_LAUNCHES: u64 = 1000;
-/// The sum is made of the least that buckets can stand for, so the truth lies up to twice as high.
+/// The time is summed from the lower bounds of buckets, so the true share is up to twice as high.
 const LEAST_LAUNCHING_PER_CENT: u64 = 40;
 
-/// Fewer do not make a loop.
+/// Fewer waits are no loop.
 const LEAST_WAITS: u64 = 200;
-/// In a loop that waits for each launch every one of them comes after a synchronisation. A wait for an event counts as one
-/// for every stream, so pipelines that wait for events of one stream and launch on others have many such launches as
-/// well; but most queue more than one between two waits, and so stay below.
+/// In a loop that waits for each launch, every launch follows a synchronization. A wait for an event counts for every
+/// stream, so a pipeline that waits for events of one stream and launches on others has many such launches too. But most
+/// pipelines queue more than one launch between two waits and stay below this share.
 const LEAST_WAITS_PER_CENT: u64 = 90;
-/// The time in which the stream had nothing to do, at least: what is less would not be noticed.
+/// The least share of time in which the stream was idle. Less would not be noticed.
 const LEAST_IDLE_PER_CENT: u64 = 5;
 
-/// One thing to do, with its evidence.
+/// One piece of advice with its evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum Advice {
-    /// Large copies from or to pageable memory, which goes over a buffer of the driver.
+    /// Large copies from or to pageable memory, which the CUDA driver stages through a buffer.
     PageableCopies {
-        /// Such copies.
         copies: u64,
-        /// Their bytes.
         bytes: u64,
-        /// Time inside their calls, over all threads.
+        /// Time inside the calls, over all threads.
         ns: u64,
-        /// The time watched.
+        /// The time observed.
         watched_ns: u64,
     },
     /// Many copies that are too small to be worth a call.
     TinyCopies {
         /// Copies of less than 4 KiB.
         tiny: u64,
-        /// All copies, without those known to be of a batch, which is one call.
+        /// All copies, except those known to be part of a batch, which is one call.
         copies: u64,
-        /// What half of these lie within, in bytes.
+        /// Their median size in bytes.
         median: Bound,
-        /// The time watched.
+        /// The time observed.
         watched_ns: u64,
     },
-    /// The host does little but launch.
+    /// The host spends most of its time launching.
     LaunchBound {
-        /// Kernel launches.
+        /// Launches of CUDA kernels.
         launches: u64,
-        /// The least time that short launch calls took, over all threads.
+        /// A lower bound for the time in short launch calls, over all threads.
         calls_ns: u64,
-        /// The least time between these and the next ones, where that can be told.
+        /// A lower bound for the time between these and the next launches. Only known for a single stream, otherwise 0.
         gaps_ns: u64,
-        /// The time watched.
+        /// The time observed.
         watched_ns: u64,
     },
     /// The host waits for the GPU before most launches.
     SyncInLoop {
-        /// Launches that came shortly after a synchronisation.
+        /// Launches shortly after a synchronization.
         waits: u64,
-        /// All launches that came after something.
+        /// All launches that end a gap.
         launches: u64,
-        /// The least time in which the stream that was idle for longest had nothing to do meanwhile.
+        /// A lower bound for the time that the idlest stream was idle after synchronizations.
         idle_ns: u64,
-        /// The time watched.
+        /// The time observed.
         watched_ns: u64,
     },
 }
 
 impl Advice {
-    /// The name of its rule.
+    /// The name of the rule that gives it.
     pub fn rule(&self) -> &'static str {
         match self {
             Self::PageableCopies { .. } => "pageable_copies",
@@ -101,7 +99,7 @@ impl Advice {
         }
     }
 
-    /// What to do, in a sentence.
+    /// What to do, as a sentence.
     pub fn what(&self) -> &'static str {
         match self {
             Self::PageableCopies { .. } => {
@@ -114,7 +112,7 @@ impl Advice {
     }
 }
 
-/// All advice for what processes did in so much time. For several processes it is the sum of their times.
+/// All advice for these operations, observed for this time. For several processes it is the sum of their times.
 pub fn advice(work: &Work, watched_ns: u64) -> Vec<Advice> {
     if watched_ns < LEAST_WATCHED_NS {
         return Vec::new();
@@ -123,13 +121,13 @@ pub fn advice(work: &Work, watched_ns: u64) -> Vec<Advice> {
     rules.iter().filter_map(|rule| rule(work, watched_ns)).collect()
 }
 
-/// Whether a part is at least so many per cent of the whole.
+/// Whether `part` is at least `per_cent` of `whole`.
 fn is_share(part: u64, whole: u64, per_cent: u64) -> bool {
     u128::from(part) * 100 >= u128::from(whole) * u128::from(per_cent)
 }
 
-/// What one thread spent, of a time that is told of all together. Where threads are not told apart, it is taken that each
-/// stream has its own, and that there are at least as many as could spend so much.
+/// An estimate of the time of one thread from the sum over all threads: it assumes one thread for each stream, and at least
+/// as many threads as are needed to spend that much time.
 fn of_one_thread(work: &Work, all_ns: u64, watched_ns: u64) -> u64 {
     let threads = work.gaps.streams.max(all_ns.div_ceil(watched_ns.max(1))).max(1);
     all_ns / threads
@@ -141,7 +139,7 @@ fn pageable_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
         direction && copy.host == HostMemory::Pageable
     };
     let (mut copies, mut bytes, mut ns) = (0_u64, 0_u64, 0_u64);
-    // bytes and times are those of a row, so what counts is what its copies are on average
+    // a row has only sums of bytes and times, so the average size of its copies decides
     for row in
         work.copies.iter().filter(crosses).filter(|row| row.bytes >> LARGE_COPY_LOG2 >= row.copies.max(1))
     {
@@ -178,7 +176,7 @@ fn launch_bound(work: &Work, watched_ns: u64) -> Option<Advice> {
     let short = |latency| least_sum_below(latency, SHORT_LAUNCH_LOG2);
     let calls_ns =
         work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(short(&kernel.totals.latency)));
-    // on several streams the gap of one has the launches of the others in it
+    // with several streams, the gaps of one contain launches on the others
     let gaps_ns = if work.gaps.streams == 1 { short(&work.gaps.after_launch.lengths) } else { 0 };
     let one_ns = match work.busiest {
         Some(busiest) => busiest.launching_ns,

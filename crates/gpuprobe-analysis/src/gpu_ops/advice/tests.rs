@@ -11,7 +11,7 @@ fn rules(work: &Work, watched_ns: u64) -> Vec<&'static str> {
     advice(work, watched_ns).iter().map(Advice::rule).collect()
 }
 
-/// So many copies of `2^log2` bytes, that took so long each.
+/// Copies of `2^log2` bytes that take `ns` each.
 fn copies(host: HostMemory, copies: u64, log2: usize, ns: u64) -> Work {
     let mut sizes = [0; LATENCY_BUCKETS];
     sizes[log2] = copies;
@@ -22,7 +22,7 @@ fn copies(host: HostMemory, copies: u64, log2: usize, ns: u64) -> Work {
 }
 
 #[test]
-fn large_pageable_copies_that_take_time_should_be_pinned() {
+fn large_and_slow_pageable_copies_should_be_pinned() {
     let slow = copies(HostMemory::Pageable, 64, 20, SECOND / 1000);
     let evidence = Advice::PageableCopies { copies: 64, bytes: 64 << 20, ns: 64_000_000, watched_ns: SECOND };
     assert_eq!(advice(&slow, SECOND), [evidence]);
@@ -41,7 +41,7 @@ fn large_pageable_copies_that_take_time_should_be_pinned() {
 }
 
 #[test]
-fn many_tiny_copies_should_be_put_together() {
+fn many_tiny_copies_should_be_merged() {
     let evidence =
         Advice::TinyCopies { tiny: 1000, copies: 1000, median: Bound::Below(4096), watched_ns: SECOND };
     assert_eq!(advice(&copies(HostMemory::Pinned, 1000, 11, 1), SECOND), [evidence]);
@@ -70,7 +70,7 @@ fn gaps(gaps: u64, log2: usize) -> GapTotals {
 }
 
 #[test]
-fn a_host_that_only_launches_should_use_graphs() {
+fn a_host_that_mostly_launches_should_use_graphs() {
     let launching = |n, log2, watched_ns| rules(&launches(n, log2), watched_ns);
     // 8192 ns each: 40 per cent of the time
     assert_eq!(launching(100_000, 13, 2_048_000_000), ["launch_bound"]);
@@ -92,7 +92,7 @@ fn a_host_that_only_launches_should_use_graphs() {
 }
 
 #[test]
-fn a_loop_that_waits_for_each_launch_should_wait_behind_it() {
+fn a_loop_that_waits_for_each_launch_should_wait_after_the_loop() {
     let waiting = |after_sync: u64, after_launch, log2: usize| Work {
         gaps: Gaps {
             streams: 1,
@@ -114,7 +114,7 @@ fn a_loop_that_waits_for_each_launch_should_wait_behind_it() {
 }
 
 #[test]
-fn streams_that_are_idle_at_the_same_time_are_not_idle_for_longer() {
+fn idle_time_of_parallel_streams_is_not_summed() {
     // eight streams, each idle for a hundredth of the time
     let gaps = Gaps { streams: 8, after_sync: gaps(1280, 16), idle_ns: 160 << 16, ..Gaps::default() };
     let mut work = Work { gaps, ..Work::default() };
@@ -127,7 +127,7 @@ fn streams_that_are_idle_at_the_same_time_are_not_idle_for_longer() {
 }
 
 #[test]
-fn the_time_of_many_threads_is_not_that_of_one() {
+fn the_time_of_many_threads_is_not_taken_for_that_of_one() {
     // 819 ms of launch calls in a second
     let mut launching = launches(100_000, 13);
     assert_eq!(rules(&launching, SECOND), ["launch_bound"]);
@@ -154,7 +154,7 @@ fn the_time_of_many_threads_is_not_that_of_one() {
 }
 
 #[test]
-fn the_copies_of_batches_are_put_together_already() {
+fn copies_of_a_batch_are_not_tiny_copies() {
     let mut work = copies(HostMemory::Pinned, 1500, 11, 1);
     work.batched[11] = 500;
     let evidence =
@@ -165,7 +165,7 @@ fn the_copies_of_batches_are_put_together_already() {
 }
 
 #[test]
-fn nothing_is_advised_on_nothing_or_on_a_moment() {
+fn no_advice_without_operations_or_after_a_short_time() {
     assert_eq!(advice(&Work::default(), u64::MAX), []);
     let work = copies(HostMemory::Pageable, 1024, 20, SECOND);
     assert_eq!(rules(&work, LEAST_WATCHED_NS), ["pageable_copies"]);
@@ -173,7 +173,7 @@ fn nothing_is_advised_on_nothing_or_on_a_moment() {
 }
 
 #[test]
-fn counts_that_cannot_be_true_do_not_overflow() {
+fn implausible_counts_do_not_overflow() {
     let mut work = copies(HostMemory::Pageable, 1, 20, 1);
     work.copies[0] = CopyTotals {
         copies: u64::MAX,
