@@ -1,4 +1,4 @@
-//! Failures, by function and name of the error.
+//! Failed calls by function and error name.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,21 @@ use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call};
 use serde::Serialize;
 
-/// One way in which one function failed.
+/// Failures of one function with one error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ErrorCount {
-    /// The library family.
     pub api: Api,
-    /// The function that failed.
     pub function: Name,
-    /// The name of the error.
     pub error: Name,
-    /// How often.
     pub count: u64,
-    /// Of these, how often in an outermost call: what the program itself was told. The rest happened inside another
-    /// call, which may have passed the failure on or have got along without.
+    /// How many of these were outermost calls, whose error the program itself received. The others happened inside another
+    /// call, which may have returned the error or handled it.
     pub outermost: u64,
 }
 
-/// Pairs told apart. More of them come only from files that nobody recorded.
+/// Pairs of function and error with a row of their own. A recorded trace has fewer; the bound is for forged files.
 const MOST: usize = 1 << 13;
-/// What all others are called.
+/// The name of the row for all other pairs.
 const OTHERS: Name = Name::Borrowed("(others)");
 
 /// Failures by function and error.
@@ -66,7 +62,7 @@ mod tests {
     use crate::samples::{call, inside};
 
     #[test]
-    fn a_failure_inside_another_call_is_told_apart() {
+    fn a_failure_inside_another_call_is_not_an_outermost_failure() {
         let mut errors = Errors::default();
         let inner = call(Api::Driver, "cuMemAlloc_v2", 2);
         errors.feed(&inside(Call { error: Some(Name::Borrowed("CUDA_ERROR_OUT_OF_MEMORY")), ..inner }, 1));

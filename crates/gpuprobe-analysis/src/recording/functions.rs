@@ -1,4 +1,4 @@
-//! Calls by function: how many, how many failed, how long they took, how many bytes they moved.
+//! Calls by function: counts, errors, times, and bytes moved.
 
 use std::collections::HashMap;
 
@@ -8,36 +8,34 @@ use serde::Serialize;
 
 use crate::stats::distribution::{Bucket, Distribution};
 
-/// What was seen of one function. Calls made inside another call are counted here too, on their own row.
+/// The calls of one function. Calls made inside another call are counted as well, in the row of their own function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionSummary {
-    /// The library family.
     pub api: Api,
     /// The exported name.
     pub name: Name,
     /// Calls that returned, and those whose return is not recorded.
     pub calls: u64,
-    /// Of these, how many failed.
+    /// How many of `calls` failed.
     pub errors: u64,
-    /// Of these, how many whose return is not recorded.
+    /// How many of `calls` have no recorded return.
     pub unobserved: u64,
-    /// Besides these, calls that did not return before their process or the recording ended.
+    /// Calls that did not return before their process or the recording ended. Not part of `calls`.
     pub unfinished: u64,
-    /// Time inside, over the calls that returned.
+    /// Time inside the calls that returned.
     pub total_ns: u64,
-    /// The shortest call; 0 where none returned.
+    /// The shortest call; 0 if none returned.
     pub min_ns: u64,
-    /// The longest call; 0 where none returned.
+    /// The longest call; 0 if none returned.
     pub max_ns: u64,
-    /// Bytes that its copies and memsets moved, once for each outermost call.
+    /// Bytes moved by copies and memsets, counted at the outermost call.
     pub bytes: u64,
-    /// What half of the calls that returned did not exceed.
+    /// The median time of the calls that returned.
     pub p50_ns: Option<u64>,
-    /// What all but one in a hundred did not exceed.
+    /// The 99th percentile of their times.
     pub p99_ns: Option<u64>,
-    /// How long calls took.
+    /// Histogram of their times.
     pub latency: Vec<Bucket>,
-    /// What it is for.
     pub class: Class,
 }
 
@@ -48,9 +46,9 @@ impl FunctionSummary {
     }
 }
 
-/// Functions told apart. There are fewer in all libraries; more names come only from files that nobody recorded.
+/// Functions with a row of their own. All libraries together have fewer; the bound is for forged files.
 const MOST: usize = 1 << 13;
-/// What all others are called.
+/// The name of the row for all other functions.
 const OTHERS: Name = Name::Borrowed("(others)");
 
 /// Calls by function.
@@ -68,7 +66,7 @@ impl Functions {
         let (row, latency) = self
             .by_name
             .entry(key)
-            .or_insert_with_key(|(_, name)| (nothing_of(call, name.clone()), Distribution::default()));
+            .or_insert_with_key(|(_, name)| (empty_row(call, name.clone()), Distribution::default()));
         if call.outcome == Outcome::Unfinished {
             row.unfinished += 1;
             return;
@@ -85,14 +83,14 @@ impl Functions {
         }
         row.calls += 1;
         row.errors += u64::from(call.failed());
-        // sizes come out of a process's arguments, so their sum may be anything
+        // sizes are arguments of the process, so their sum may overflow
         row.bytes = row.bytes.saturating_add(call.moved_bytes());
     }
 
-    /// The rows, those that took most time first.
+    /// The rows, sorted by total time, longest first.
     pub(crate) fn report(&self) -> Vec<FunctionSummary> {
         let row = |(row, latency): &(FunctionSummary, Distribution)| FunctionSummary {
-            // buckets are coarser than what is known of the shortest and the longest
+            // the shortest and the longest time are exact, buckets are not
             p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             latency: latency.buckets().collect(),
@@ -108,7 +106,7 @@ impl Functions {
     }
 }
 
-fn nothing_of(call: &Call, name: Name) -> FunctionSummary {
+fn empty_row(call: &Call, name: Name) -> FunctionSummary {
     FunctionSummary {
         api: call.api,
         name,
@@ -151,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_those_that_were_moved() {
+    fn bytes_are_the_bytes_moved_by_copies() {
         let copied = |bytes, status| copy(CopyDirection::HostToDevice, bytes, status);
         let inner = nested(Call { api: Api::Driver, name: "cuMemcpy".into(), ..copied(0, 0) }, 1);
         let mut functions = Functions::default();
@@ -161,11 +159,11 @@ mod tests {
         let report = functions.report();
         let bytes = |name: &str| report.iter().find(|f| f.name == name).map(|f| f.bytes);
         assert_eq!((bytes("cudaMemcpy"), bytes("cuMemcpy")), (Some(120), Some(0)));
-        assert_eq!(bytes("cudaMalloc"), Some(0), "what is allocated is counted with the process");
+        assert_eq!(bytes("cudaMalloc"), Some(0), "allocated bytes are counted by process");
     }
 
     #[test]
-    fn not_ready_is_no_error_and_nothing_finished_has_no_mean() {
+    fn not_ready_is_no_error_and_an_unfinished_call_has_no_mean() {
         let mut functions = Functions::default();
         functions.feed(&took(call(Api::Runtime, "cudaStreamQuery", 600), 5));
         functions.feed(&unfinished(call(Api::Runtime, "cudaDeviceSynchronize", 0)));
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_names_share_a_row() {
+    fn names_beyond_the_bound_share_a_row() {
         let mut functions = Functions::default();
         for i in 0..MOST + 100 {
             functions.feed(&Call { name: Name::Owned(format!("f{i}")), ..call(Api::Runtime, "f", 0) });

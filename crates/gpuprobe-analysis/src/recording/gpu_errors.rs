@@ -1,40 +1,35 @@
-//! Errors of GPUs, each with the calls that failed around it.
+//! GPU errors (XIDs), each with the calls that failed before and after it.
 
 use std::collections::VecDeque;
 
 use gpuprobe_event::{Call, Name, Tgid, XidEvent};
 use serde::Serialize;
 
-/// Errors that are kept; of more only their number is known.
+/// Errors that are stored; further ones are only counted.
 const MOST_ERRORS: usize = 64;
-/// Failed calls that are kept with one: those before it, and those after.
+/// Failed calls stored with each error, before it and after it.
 const MOST_CALLS: usize = 4;
 
-/// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FailedCall {
-    /// When it was over, in nanoseconds since the recording began.
+    /// When it returned, in nanoseconds since the start of the recording.
     pub at_ns: u64,
-    /// Who made it.
     pub tgid: Tgid,
-    /// What it is.
     pub function: Name,
-    /// How it failed.
     pub error: Name,
 }
 
-/// An error of a GPU, and what failed around it.
+/// A GPU error and the calls that failed around it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GpuError {
-    /// The error.
     pub event: XidEvent,
-    /// The last calls that had failed by then.
+    /// The last calls that failed before it.
     pub before: Vec<FailedCall>,
-    /// The first that failed after it: most often because of it.
+    /// The first calls that failed after it, most often because of it.
     pub after: Vec<FailedCall>,
 }
 
-/// All of them, in memory of a fixed bound.
+/// Collects the GPU errors of a recording in bounded memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuErrorLog {
     errors: Vec<GpuError>,
@@ -68,13 +63,13 @@ impl GpuErrorLog {
         self.failed.push_back(failed);
     }
 
-    /// The errors, and how many others there were.
+    /// The stored errors, and the number of further ones.
     pub(crate) fn report(&self) -> (Vec<GpuError>, u64) {
         (self.errors.clone(), self.others)
     }
 }
 
-/// Whether a process may have to do with an error: anybody, where nobody is known to.
+/// Whether an error may concern a process. If the error names no process, it may concern any.
 fn concerns(event: &XidEvent, tgid: Tgid) -> bool {
     event.processes.is_empty() || event.processes.iter().any(|process| process.tgid == tgid)
 }
@@ -108,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_the_failed_calls_of_those_it_concerns_around_it() {
+    fn an_error_has_the_failed_calls_of_the_processes_it_concerns() {
         let mut errors = GpuErrorLog::default();
         (1..=6).for_each(|at| errors.call(&failed(at, 7)));
         errors.call(&failed(7, 8));
@@ -126,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_errors_is_counted() {
+    fn errors_beyond_the_bound_are_counted() {
         let mut errors = GpuErrorLog::default();
         (0..100).for_each(|at| errors.xid(&xid(at, &[])));
         let (kept, others) = errors.report();

@@ -1,14 +1,14 @@
-//! Memory as the events tell it.
+//! Memory allocated, freed and live, computed from events.
 //!
-//! Live at the end is not in itself a leak; who judges leaks needs more than this.
+//! Memory that is live at the end is not necessarily a leak; see [`crate::leaks`].
 
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::{Allocation, Call, Class, Effect, MemoryAmount, Replaced, Space, Tgid};
 pub use gpuprobe_event::{MemorySummary, Total};
 
-/// What is held of one kind. Records of several threads may be out of order, so a free may be told before the allocation:
-/// it is negative until then.
+/// Live memory of one kind. Records of several threads may be out of order. If a free is read before its allocation, the
+/// balance is negative in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Balance {
     count: i128,
@@ -29,25 +29,25 @@ impl Balance {
 
 type Kinds = BTreeMap<Space, Balance>;
 
-/// Live memory by process and kind. Events bear the bytes that the kernel side counted once, in a table where a free
-/// takes effect at its entry; so sums are right in whatever order calls of several threads are told, and no address
-/// has to be followed here.
+/// Live memory by process and kind. Each event carries the bytes that the BPF side added to or removed from its table,
+/// where a free takes effect at its entry. So the sums are correct in any order of the events, and no addresses have to be
+/// tracked here.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     live: HashMap<Tgid, Kinds>,
-    /// Of processes that have ended.
+    /// Live memory of processes at their exit.
     at_exit: Kinds,
     totals: MemorySummary,
 }
 
-/// Processes that are told apart. More come only from files that nobody recorded.
+/// Processes with a balance of their own. A recorded trace has fewer; the bound is for forged files.
 const MOST_PROCESSES: usize = 1 << 16;
-/// What all others are taken for.
+/// The pid under which all others are summed.
 const OTHERS: Tgid = Tgid(0);
 
 impl Ledger {
-    /// Notes a call; `ended` says that its process is already gone, and with it what the call gave.
-    pub(crate) fn feed(&mut self, call: &Call, ended: bool) {
+    /// Takes in a call. `has_exited`: its process has already exited, so its memory is already freed.
+    pub(crate) fn feed(&mut self, call: &Call, has_exited: bool) {
         if call.duration_ns().is_some() && call.failed() {
             self.failed(call);
         }
@@ -55,59 +55,65 @@ impl Ledger {
             return;
         }
         match &call.effect {
-            Effect::Alloc(allocation) => self.allocated(call.tgid, allocation, ended),
+            Effect::Alloc(allocation) => self.allocated(call.tgid, allocation, has_exited),
             Effect::Free(free) => match &free.freed {
                 Some(freed) => {
                     self.totals.freed = self.totals.freed.plus(freed.into());
-                    self.held(call.tgid, ended).entry(freed.kind).or_default().subtract(freed.into());
+                    self.balances(call.tgid, has_exited)
+                        .entry(freed.kind)
+                        .or_default()
+                        .subtract(freed.into());
                 }
                 None => {
-                    let is_some = free.address.is_some_and(|address| address != 0);
-                    self.totals.unknown_frees += u64::from(is_some && !call.nested);
+                    let is_not_null = free.address.is_some_and(|address| address != 0);
+                    self.totals.unknown_frees += u64::from(is_not_null && !call.nested);
                 }
             },
             Effect::ContextEnd(memory) => {
                 for memory in memory {
                     self.totals.freed_by_context = self.totals.freed_by_context.plus(memory.into());
-                    self.held(call.tgid, ended).entry(memory.kind).or_default().subtract(memory.into());
+                    self.balances(call.tgid, has_exited)
+                        .entry(memory.kind)
+                        .or_default()
+                        .subtract(memory.into());
                 }
             }
             _ => {}
         }
     }
 
-    /// A process ended or runs another program: what it held is free.
+    /// Moves the live memory of a process that exited or runs another program to `at_exit`.
     pub(crate) fn clear(&mut self, pid: Tgid) {
-        for (kind, held) in self.live.remove(&pid).unwrap_or_default() {
+        for (kind, live) in self.live.remove(&pid).unwrap_or_default() {
             let sum = self.at_exit.entry(kind).or_default();
-            *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
+            *sum = Balance { count: sum.count + live.count, bytes: sum.bytes + live.bytes };
         }
     }
 
-    /// What a process holds, told anew.
-    pub(crate) fn set(&mut self, pid: Tgid, held: &[MemoryAmount]) {
+    /// Replaces the live memory of a process.
+    pub(crate) fn set(&mut self, pid: Tgid, live: &[MemoryAmount]) {
         self.live.remove(&pid);
-        let kinds = self.held(pid, false);
-        held.iter().for_each(|memory| kinds.entry(memory.kind).or_default().add(memory.into()));
+        let kinds = self.balances(pid, false);
+        live.iter().for_each(|memory| kinds.entry(memory.kind).or_default().add(memory.into()));
         let bytes = bytes_in(kinds);
         self.raise_peak(bytes);
     }
 
-    /// What each process holds, by kind, those that hold most first.
-    pub(crate) fn standing(&self) -> Vec<(Tgid, Vec<MemoryAmount>)> {
+    /// The live memory of each process by kind, sorted by bytes, largest first.
+    pub(crate) fn live_by_process(&self) -> Vec<(Tgid, Vec<MemoryAmount>)> {
         let mut all: Vec<_> = self.live.iter().map(|(pid, kinds)| (*pid, amounts(kinds))).collect();
-        all.retain(|(_, held)| !held.is_empty());
+        all.retain(|(_, live)| !live.is_empty());
         let bytes =
-            |held: &[MemoryAmount]| held.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
-        all.sort_by_key(|(pid, held)| (std::cmp::Reverse(bytes(held)), *pid));
+            |live: &[MemoryAmount]| live.iter().fold(0_u64, |sum, kind| sum.saturating_add(kind.bytes));
+        all.sort_by_key(|(pid, live)| (std::cmp::Reverse(bytes(live)), *pid));
         all
     }
 
     pub(crate) fn report(&self) -> MemorySummary {
         let mut all = Kinds::new();
-        for (kind, held) in self.live.values().flatten() {
+        for (kind, live) in self.live.values().flatten() {
             let sum = all.entry(*kind).or_default();
-            *sum = Balance { count: sum.count + held.count, bytes: sum.bytes + held.bytes };
+            *sum = Balance { count: sum.count + live.count, bytes: sum.bytes + live.bytes };
         }
         let largest_first = |kinds: &Kinds| {
             let mut amounts = amounts(kinds);
@@ -127,10 +133,10 @@ impl Ledger {
         }
     }
 
-    fn allocated(&mut self, pid: Tgid, allocation: &Allocation, ended: bool) {
+    fn allocated(&mut self, pid: Tgid, allocation: &Allocation, has_exited: bool) {
         let Allocation { bytes, kind, replaced, live_bytes, .. } = *allocation;
         self.totals.allocated.add(bytes);
-        let kinds = self.held(pid, ended);
+        let kinds = self.balances(pid, has_exited);
         kinds.entry(kind).or_default().add(Total { count: 1, bytes });
         if let Some(Replaced { bytes, kind }) = replaced {
             kinds.entry(kind).or_default().subtract(Total { count: 1, bytes });
@@ -139,10 +145,10 @@ impl Ledger {
         if let Some(Replaced { bytes, .. }) = replaced {
             self.totals.replaced.add(bytes);
         }
-        // what was live at that instant only the kernel side knows: records of several threads may be out of order
+        // only the BPF side knows the live bytes at that instant: records of several threads may be out of order
         if let Some(bytes) = live_bytes {
             self.raise_peak(bytes);
-        } else if !ended {
+        } else if !has_exited {
             self.raise_peak(computed);
         }
     }
@@ -151,9 +157,9 @@ impl Ledger {
         self.totals.peak_bytes = self.totals.peak_bytes.max(bytes);
     }
 
-    /// What a process holds, or held when it ended.
-    fn held(&mut self, pid: Tgid, ended: bool) -> &mut Kinds {
-        if ended {
+    /// The balances of a running process, or the sum of those that exited.
+    fn balances(&mut self, pid: Tgid, has_exited: bool) -> &mut Kinds {
+        if has_exited {
             return &mut self.at_exit;
         }
         let is_known = self.live.len() < MOST_PROCESSES || self.live.contains_key(&pid);
@@ -161,23 +167,23 @@ impl Ledger {
     }
 }
 
-/// As much as can be counted: sizes are what a process says, so their sum may be anything.
+/// Saturates: sizes are arguments of the process, so their sum may overflow.
 fn unsigned(n: i128) -> u64 {
     u64::try_from(n.max(0)).unwrap_or(u64::MAX)
 }
 
 fn bytes_in(kinds: &Kinds) -> u64 {
-    unsigned(kinds.values().map(|held| held.bytes).sum())
+    unsigned(kinds.values().map(|live| live.bytes).sum())
 }
 
-/// What there is any of.
+/// The kinds with live allocations.
 fn amounts(kinds: &Kinds) -> Vec<MemoryAmount> {
-    let amount = |(kind, held): (&Space, &Balance)| MemoryAmount {
+    let amount = |(kind, live): (&Space, &Balance)| MemoryAmount {
         kind: *kind,
-        allocations: unsigned(held.count),
-        bytes: unsigned(held.bytes),
+        allocations: unsigned(live.count),
+        bytes: unsigned(live.bytes),
     };
-    kinds.iter().filter(|(_, held)| held.count > 0).map(amount).collect()
+    kinds.iter().filter(|(_, live)| live.count > 0).map(amount).collect()
 }
 
 #[cfg(test)]
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allocated_and_not_freed_is_live() {
+    fn allocated_memory_is_live_until_it_is_freed() {
         let report = fed(&[alloc(0x10, 100, 10), alloc(0x20, 30, 11), free(0x10, Some(100), 20)]);
         assert_eq!(report.allocated, Total { count: 2, bytes: 130 });
         assert_eq!(report.freed, Total { count: 1, bytes: 100 });
@@ -212,21 +218,21 @@ mod tests {
     }
 
     #[test]
-    fn freeing_null_is_nothing_and_an_unknown_pointer_is_counted() {
+    fn freeing_null_is_not_counted_and_freeing_an_unknown_pointer_is() {
         let report = fed(&[free(0, None, 1), free(0x99, None, 2)]);
         assert_eq!(report.unknown_frees, 1);
         assert_eq!(report.freed, Total::default());
     }
 
     #[test]
-    fn a_free_told_late_does_not_take_the_next_owner_of_the_address() {
+    fn a_late_free_does_not_free_the_next_allocation_at_its_address() {
         let report = fed(&[alloc(0x10, 100, 10), alloc(0x10, 50, 30), free(0x10, Some(100), 20)]);
         assert_eq!(report.live, device(1, 50));
         assert_eq!(report.freed, Total { count: 1, bytes: 100 });
     }
 
     #[test]
-    fn failures_copies_and_unfinished_calls_hold_nothing() {
+    fn failures_copies_and_unfinished_calls_allocate_nothing() {
         let failed = Call { class: Class::Alloc, ..call(Api::Runtime, "cudaMalloc", 2) };
         let inner = nested(Call { class: Class::Alloc, ..call(Api::Driver, "cuMemAlloc_v2", 2) }, 1);
         let bad_free = Call { class: Class::Free, ..call(Api::Runtime, "cudaFree", 1) };
@@ -237,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_counts_at_the_outermost_call_of_its_kind_whatever_call_that_is_in() {
+    fn a_failure_counts_at_the_outermost_call_of_its_kind_inside_any_other_call() {
         let failed = |class, name| Call { class, ..call(Api::Runtime, name, 2) };
         let calls = [
             nested(failed(Class::Alloc, "cuMemAlloc_v2"), 2),
@@ -253,9 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_is_not_freed() {
+    fn a_replaced_allocation_is_not_freed() {
         let mut again = alloc(0x10, 30, 20);
-        let Effect::Alloc(allocation) = &mut again.effect else { panic!("it allocates") };
+        let Effect::Alloc(allocation) = &mut again.effect else { panic!("not an allocation") };
         allocation.replaced = Some(Replaced { bytes: 100, kind: allocation.kind });
         let report = fed(&[alloc(0x10, 100, 10), again]);
         assert_eq!((report.replaced, report.freed), (total(1, 100), Total::default()));
@@ -263,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_call_can_end_several_allocations() {
+    fn one_call_can_free_several_allocations() {
         let mut unmap = free(0x10, Some(300), 20);
         let freed = Some(MemoryAmount { kind: Space::Device, allocations: 3, bytes: 300 });
         unmap.effect = Effect::Free(Free { freed, ..Free::default() });
@@ -280,19 +286,19 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_is_what_one_process_held_at_once() {
+    fn the_peak_is_the_highest_live_memory_of_one_process() {
         let mut ledger = Ledger::default();
         ledger.feed(&alloc(0x10, 100, 10), false);
         ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 30, 11) }, false);
         ledger.feed(&free(0x10, Some(100), 12), false);
         ledger.feed(&alloc(0x10, 50, 13), false);
         assert_eq!(ledger.report().peak_bytes, 100);
-        let mut told = alloc(0x20, 1, 14);
-        let Effect::Alloc(allocation) = &mut told.effect else { panic!("it allocates") };
+        let mut with_live = alloc(0x20, 1, 14);
+        let Effect::Alloc(allocation) = &mut with_live.effect else { panic!("not an allocation") };
         allocation.live_bytes = Some(130);
-        ledger.feed(&told, false);
-        assert_eq!(ledger.report().peak_bytes, 130, "records may be out of order, this figure is not");
-        // sizes that cannot be true
+        ledger.feed(&with_live, false);
+        assert_eq!(ledger.report().peak_bytes, 130, "the figure of the BPF side is used");
+        // implausible sizes
         (0..3).for_each(|i| ledger.feed(&Call { tgid: Tgid(i), ..alloc(1, u64::MAX, 15) }, false));
         (0..300).for_each(|i| ledger.clear(Tgid(i)));
         let report = ledger.report();
@@ -300,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_told_before_its_allocation_or_after_its_process_has_ended_leaves_nothing() {
+    fn a_free_before_its_allocation_or_after_the_exit_leaves_nothing_live() {
         let report = fed(&[free(0x10, Some(100), 20), alloc(0x10, 100, 10)]);
         assert_eq!((report.live, report.freed), (vec![], total(1, 100)));
         let mut ledger = Ledger::default();
@@ -312,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_counted_is_as_much_as_can_be() {
+    fn sums_saturate() {
         let mut destroyed = free(0x10, None, 20);
         destroyed.effect = Effect::ContextEnd(device(u64::MAX, u64::MAX));
         let report = fed(&[destroyed.clone(), destroyed]);
@@ -320,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn more_processes_than_there_are_share_one() {
+    fn processes_beyond_the_bound_share_one_balance() {
         let mut ledger = Ledger::default();
         let of = |pid: u32| Call { tgid: Tgid(pid + 1), ..alloc(0x10, 5, 10) };
         let most = u32::try_from(MOST_PROCESSES).unwrap();
@@ -333,26 +339,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_can_be_told_and_taken_in_again() {
+    fn live_memory_can_be_saved_and_restored() {
         let mut before = Ledger::default();
         before.feed(&alloc(0x10, 100, 10), false);
         before.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 700, 10) }, false);
-        let held = before.standing();
-        assert_eq!(held.iter().map(|(pid, _)| pid.0).collect::<Vec<_>>(), [200, 100]);
+        let saved = before.live_by_process();
+        assert_eq!(saved.iter().map(|(pid, _)| pid.0).collect::<Vec<_>>(), [200, 100]);
         let mut after = Ledger::default();
-        for (pid, held) in &held {
-            // twice is as good as once
-            after.set(*pid, held);
-            after.set(*pid, held);
+        for (pid, live) in &saved {
+            // setting it twice changes nothing
+            after.set(*pid, live);
+            after.set(*pid, live);
         }
-        assert_eq!(after.standing(), held);
+        assert_eq!(after.live_by_process(), saved);
         after.feed(&free(0x10, Some(100), 20), false);
         assert_eq!(after.report().live, device(1, 700));
         assert_eq!(after.report().unknown_frees, 0);
     }
 
     #[test]
-    fn the_end_of_a_process_frees_what_it_held() {
+    fn the_exit_of_a_process_frees_its_memory() {
         let mut ledger = Ledger::default();
         ledger.feed(&alloc(0x10, 100, 10), false);
         ledger.feed(&Call { tgid: Tgid(200), ..alloc(0x10, 7, 10) }, false);

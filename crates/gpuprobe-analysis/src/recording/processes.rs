@@ -1,11 +1,11 @@
-//! The processes seen, and how they ended.
+//! The processes of a recording and how they exited.
 
 use std::collections::HashMap;
 
 use gpuprobe_event::{Call, Outcome, ProcessChange, ProcessEvent, Tgid};
 use serde::Serialize;
 
-/// How a process ended.
+/// How a process exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProcessEnd {
@@ -13,12 +13,12 @@ pub enum ProcessEnd {
     Code(i32),
     /// By this signal.
     Signal(i32),
-    /// It ended, and nobody told how.
+    /// The exit was observed, but not its status.
     Unknown,
 }
 
 impl ProcessEnd {
-    /// From a status as a shell shows it: the exit code, or 128 plus the signal.
+    /// From a status as in a shell: the exit code, or 128 plus the signal.
     pub fn from_shell(status: Option<i32>) -> Self {
         match status {
             None => Self::Unknown,
@@ -28,27 +28,24 @@ impl ProcessEnd {
     }
 }
 
-/// One process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessSummary {
-    /// Its pid.
     pub pid: Tgid,
-    /// Its name when last seen.
+    /// The last name seen.
     pub name: String,
-    /// Calls it made, nested ones included, without those of the kernel.
+    /// Its calls, including nested ones, without calls into the Linux kernel.
     pub calls: u64,
-    /// When it ended, if it did.
+    /// The time of its exit.
     pub ended_ns: Option<u64>,
-    /// How it ended, if it did.
     pub end: Option<ProcessEnd>,
 }
 
-/// Processes told apart. More than this are summed up in one row.
+/// Processes with a row of their own. All others share one row.
 const MOST: usize = 1 << 16;
-/// What that one is called.
+/// The name of that row.
 const OTHERS: &str = "(others)";
 
-/// Processes in the order in which they were first seen. A pid used again after an exit is another process.
+/// Processes in the order in which they were first seen. A pid reused after an exit is another process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Processes {
     rows: Vec<ProcessSummary>,
@@ -56,7 +53,7 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Notes a call, and tells whether its process had already ended: the last calls of a process may be told after
+    /// Counts a call and returns whether its process has already exited: the last calls of a process may be recorded after
     /// its exit.
     pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
         let row = self.row(call.tgid, call.start_ns, &call.process);
@@ -64,7 +61,6 @@ impl Processes {
         row.end.is_some()
     }
 
-    /// Notes a change.
     pub(crate) fn feed_change(&mut self, event: &ProcessEvent) {
         let row = self.row(event.tgid, event.at_ns, &event.process);
         if row.name == OTHERS {
@@ -78,7 +74,7 @@ impl Processes {
         }
     }
 
-    /// What the process is called that has this pid.
+    /// The name of the latest process with this pid.
     pub(crate) fn name_of(&self, pid: Tgid) -> &str {
         self.latest.get(&pid).and_then(|&row| self.rows.get(row)).map_or("", |row| &row.name)
     }
@@ -87,7 +83,7 @@ impl Processes {
         self.rows.clone()
     }
 
-    /// The process that had this pid at this time.
+    /// The row of the process that had this pid at this time.
     fn row(&mut self, pid: Tgid, at_ns: u64, name: &str) -> &mut ProcessSummary {
         let known = self.latest.get(&pid).copied();
         let index =

@@ -1,4 +1,4 @@
-//! A recorded trace, taken in whole: its summary, and what is drawn of it.
+//! Replays a recorded trace into its summary and its figures.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,42 +14,39 @@ use crate::timeline::levels::{Level, Levels, Sample};
 use crate::timeline::nesting::{Nesting, Slice};
 use crate::timeline::{Timeline, TimelineReport};
 
-/// Processes whose memory is drawn.
+/// Processes with a curve of live memory.
 const MOST_CURVES: usize = 16;
-/// Places of allocations that are told apart.
-const MOST_PLACES: usize = 10_000;
+/// Call sites of allocations with a stack of their own.
+const MOST_SITES: usize = 10_000;
 
-/// What one process held over time.
+/// Live memory of one process over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveCurve {
-    /// The process.
     pub tgid: Tgid,
-    /// Its name.
+    /// The name of the process.
     pub process: Arc<str>,
-    /// Bytes, of every kind of memory.
+    /// Live bytes of all kinds of memory.
     pub live: Trend,
-    /// Bytes right before it exited, or at the end of the trace.
+    /// Live bytes right before it exited, or at the end of the trace.
     pub end_bytes: u64,
 }
 
-/// Everything that a report is made of.
+/// The data of a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayReport {
-    /// As it is printed.
     pub summary: SummaryReport,
-    /// What threads did when.
     pub timeline: TimelineReport,
-    /// Nanoseconds in calls, by process and by the calls they were made in.
+    /// Nanoseconds in calls, by process and nesting of calls.
     pub time: FlameNode,
-    /// Bytes allocated, by process and by the way to the allocation.
+    /// Bytes allocated, by process and stack.
     pub memory: FlameNode,
-    /// Live memory of the processes that held most.
+    /// The processes with the highest peaks of live memory.
     pub live: Vec<LiveCurve>,
-    /// Processes that held some, and are not among these.
+    /// The number of further processes with live memory.
     pub more_live: usize,
 }
 
-/// Takes in a trace. Memory has a bound, whatever the length of the trace.
+/// Takes in a trace. Memory is bounded no matter how long the trace is.
 #[derive(Debug, Default)]
 pub struct Replay {
     summary: Summary,
@@ -58,9 +55,9 @@ pub struct Replay {
     levels: Levels,
     time: Flame,
     memory: Flame,
-    places: HashMap<(Tgid, SiteId), Allocated>,
+    sites: HashMap<(Tgid, SiteId), Allocated>,
     live: HashMap<Tgid, (Arc<str>, Trend)>,
-    /// Live bytes of processes that have exited, right before that.
+    /// Live bytes of exited processes right before their exit.
     at_exit: HashMap<Tgid, u64>,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
@@ -70,12 +67,11 @@ pub struct Replay {
 struct Allocated {
     process: Arc<str>,
     bytes: u64,
-    /// Outermost last; only one allocation of each place tells it.
-    way: Option<Vec<String>>,
+    /// The outermost frame is last. Only one allocation of each call site carries the stack.
+    stack: Option<Vec<String>>,
 }
 
 impl Replay {
-    /// Takes in one event.
     pub fn feed(&mut self, event: Event) {
         self.summary.feed(&event);
         if let Event::Process(process) = &event
@@ -90,7 +86,7 @@ impl Replay {
                 self.allocation(call);
                 self.name(call.tgid, &call.process);
             }
-            // it holds something from before the trace begins
+            // the process has live memory from before the start of the trace
             Event::Process(process) if !process.held.is_empty() => self.name(process.tgid, &process.process),
             _ => {}
         }
@@ -98,15 +94,15 @@ impl Replay {
         self.draw();
     }
 
-    /// The trace is over. Its last line is there unless the recording was interrupted.
+    /// Ends the replay. `end` is the last line of the trace; it is missing if the recording was interrupted.
     pub fn finish(mut self, end: Option<&End>) -> ReplayReport {
         if let Some(end) = end {
             self.summary.end(end);
         }
         self.nesting.finish(&mut self.slices);
         self.draw();
-        for place in self.places.values() {
-            self.memory.add(way(&place.process, place.way.as_deref()), place.bytes);
+        for site in self.sites.values() {
+            self.memory.add(outermost_first(&site.process, site.stack.as_deref()), site.bytes);
         }
         let curve = |(tgid, (process, live)): (Tgid, (Arc<str>, Trend))| {
             let end_bytes = self.at_exit.get(&tgid).copied().unwrap_or(live.last);
@@ -129,22 +125,22 @@ impl Replay {
     fn allocation(&mut self, call: &Call) {
         let Some(&Allocation { bytes, site, .. }) = call.effect.allocation() else { return };
         let Some(site) = site else {
-            // what tells every stack has no numbers for them
-            return self.memory.add(way(&call.process, call.stack.as_deref()), bytes);
+            // a trace in which every call carries its stack has no site ids
+            return self.memory.add(outermost_first(&call.process, call.stack.as_deref()), bytes);
         };
         let key = (call.tgid, site);
-        if !self.places.contains_key(&key) && self.places.len() >= MOST_PLACES {
-            return self.memory.add(["(other places)"], bytes);
+        if !self.sites.contains_key(&key) && self.sites.len() >= MOST_SITES {
+            return self.memory.add(["(other call sites)"], bytes);
         }
-        let place = self.places.entry(key).or_default();
-        place.process = Arc::clone(&call.process);
-        place.bytes = place.bytes.saturating_add(bytes);
-        if place.way.is_none() {
-            place.way = call.stack.clone();
+        let site = self.sites.entry(key).or_default();
+        site.process = Arc::clone(&call.process);
+        site.bytes = site.bytes.saturating_add(bytes);
+        if site.stack.is_none() {
+            site.stack = call.stack.clone();
         }
     }
 
-    /// Levels know processes by their numbers only.
+    /// Stores the name of a process, since samples of levels only have its pid.
     fn name(&mut self, tgid: Tgid, process: &Arc<str>) {
         if self.live.len() < 1 << 12 && !self.live.contains_key(&tgid) {
             self.live.insert(tgid, (Arc::clone(process), Trend::default()));
@@ -158,39 +154,39 @@ impl Replay {
             }
         }
         self.timeline.feed(&self.slices);
-        self_times(&self.slices, |path, self_ns| {
-            let Some(outermost) = path.first() else { return };
-            let titles: Vec<_> = path.iter().map(|slice| slice.call.title()).collect();
-            let way = std::iter::once(&*outermost.call.process).chain(titles.iter().map(AsRef::as_ref));
-            self.time.add(way, self_ns);
+        self_times(&self.slices, |nested, self_ns| {
+            let Some(outermost) = nested.first() else { return };
+            let titles: Vec<_> = nested.iter().map(|slice| slice.call.title()).collect();
+            let stack = std::iter::once(&*outermost.call.process).chain(titles.iter().map(AsRef::as_ref));
+            self.time.add(stack, self_ns);
         });
         self.slices.clear();
     }
 }
 
-/// A process and the frames in it, the outermost first.
-fn way<'a>(process: &'a str, stack: Option<&'a [String]>) -> impl Iterator<Item = &'a str> {
+/// A process and the frames of a stack, the outermost first.
+fn outermost_first<'a>(process: &'a str, stack: Option<&'a [String]>) -> impl Iterator<Item = &'a str> {
     std::iter::once(process).chain(stack.unwrap_or_default().iter().rev().map(String::as_str))
 }
 
-/// For each call, the calls that it was made in and itself, and the time that was spent in it and in nothing below it.
+/// Calls `then` for each call with the chain of calls that ends with it and with its self time.
 fn self_times(slices: &[Slice], mut then: impl FnMut(&[&Slice], u64)) {
     let mut open: Vec<&Slice> = Vec::new();
-    let mut own: Vec<u64> = Vec::new();
+    let mut self_ns: Vec<u64> = Vec::new();
     for slice in slices {
         while open.len() > slice.depth {
-            then(&open, own.pop().unwrap_or(0));
+            then(&open, self_ns.pop().unwrap_or(0));
             open.pop();
         }
         let ns = slice.end_ns.saturating_sub(slice.start_ns);
-        if let Some(around) = own.last_mut() {
-            *around = around.saturating_sub(ns);
+        if let Some(outer) = self_ns.last_mut() {
+            *outer = outer.saturating_sub(ns);
         }
         open.push(slice);
-        own.push(ns);
+        self_ns.push(ns);
     }
     while !open.is_empty() {
-        then(&open, own.pop().unwrap_or(0));
+        then(&open, self_ns.pop().unwrap_or(0));
         open.pop();
     }
 }
@@ -203,7 +199,7 @@ mod tests {
     use crate::samples::{alloc, call, inside, process};
 
     #[test]
-    fn time_goes_to_the_call_it_was_spent_in() {
+    fn time_counts_for_the_call_it_was_spent_in() {
         let mut replay = Replay::default();
         let at = |start_ns, duration_ns, call: Call| {
             let outcome = Outcome::Returned { value: 0, duration_ns };
@@ -221,9 +217,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_before_the_trace_begins_is_drawn() {
-        let held = vec![MemoryAmount { kind: Space::Device, allocations: 1, bytes: 1 << 20 }];
-        let start = ProcessEvent { held, ..process(ProcessChange::Start, 10, None) };
+    fn memory_from_before_the_trace_is_in_the_curve() {
+        let live = vec![MemoryAmount { kind: Space::Device, allocations: 1, bytes: 1 << 20 }];
+        let start = ProcessEvent { held: live, ..process(ProcessChange::Start, 10, None) };
         let mut replay = Replay::default();
         replay.feed(Event::Process(start));
         let report = replay.finish(None);
@@ -231,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_live_right_before_the_exit_is_known() {
+    fn live_bytes_right_before_the_exit_are_known() {
         let mut replay = Replay::default();
         replay.feed(Event::Call(Box::new(alloc(0x10, 4096, 50))));
         replay.feed(Event::Process(process(ProcessChange::Exit, 90, Some(0))));
@@ -240,17 +236,17 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_drawn_by_place_and_over_time() {
+    fn memory_is_summed_by_call_site_and_over_time() {
         let mut replay = Replay::default();
-        let placed = |mut call: Call| {
+        let with_site = |mut call: Call| {
             if let Effect::Alloc(allocation) = &mut call.effect {
                 allocation.site = Some(SiteId(3));
             }
             call
         };
-        let mut first = placed(alloc(0x10, 4096, 50));
+        let mut first = with_site(alloc(0x10, 4096, 50));
         first.stack = Some(vec!["inner".to_owned(), "main".to_owned()]);
-        let second = placed(alloc(0x20, 100, 60));
+        let second = with_site(alloc(0x20, 100, 60));
         let name = Arc::clone(&first.process);
         replay.feed(Event::Call(Box::new(first)));
         replay.feed(Event::Call(Box::new(second)));
@@ -260,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn where_every_call_tells_its_stack_memory_goes_to_that() {
+    fn memory_is_summed_by_stack_if_every_call_carries_its_stack() {
         let mut replay = Replay::default();
         for (at, frame, bytes) in [(10, "load", 100), (20, "train", 7), (30, "load", 50)] {
             let stack = Some(vec![frame.to_owned(), "main".to_owned()]);

@@ -1,4 +1,4 @@
-//! The calls that took longest.
+//! The longest calls.
 
 use std::sync::Arc;
 
@@ -6,35 +6,29 @@ use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Tgid, Tid};
 use serde::Serialize;
 
-/// How many are told.
+/// The number of calls listed.
 pub const MOST: usize = 10;
 
-/// One of them.
+/// One of the longest calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlowCall {
-    /// How long it took.
     pub duration_ns: u64,
-    /// When it began.
     pub start_ns: u64,
-    /// Which process.
     pub tgid: Tgid,
-    /// Which thread.
     pub tid: Tid,
-    /// The process's name.
+    /// The name of the process.
     pub process: Arc<str>,
-    /// The library family.
     pub api: Api,
     /// The function.
     pub name: Name,
-    /// Its failure.
     pub error: Option<Name>,
-    /// Bytes it held or moved.
+    /// Bytes allocated or moved.
     pub size: Option<u64>,
-    /// What it launched.
+    /// The CUDA kernel launched.
     pub kernel: Option<Arc<str>>,
 }
 
-/// Keeps the longest outermost calls: what is inside them is part of them.
+/// Keeps the longest outermost calls. Calls inside another are part of that one.
 #[derive(Debug, Default)]
 pub(crate) struct Slowest {
     calls: Vec<SlowCall>,
@@ -66,7 +60,7 @@ impl Slowest {
         );
     }
 
-    /// The longest first.
+    /// Sorted by duration, longest first.
     pub(crate) fn report(&self) -> Vec<SlowCall> {
         self.calls.clone()
     }

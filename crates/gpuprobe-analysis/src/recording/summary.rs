@@ -1,4 +1,4 @@
-//! What a recording came to: the analyses that a trace's summary is made of, fed with one event after another.
+//! The summary of a recording: feeds each event to all analyses.
 
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, Tid};
@@ -9,62 +9,58 @@ use crate::gpu_ops::process_ops::Work;
 use crate::recording::call_errors::{ErrorCount, Errors};
 use crate::recording::functions::{FunctionSummary, Functions};
 use crate::recording::gpu_errors::{GpuError, GpuErrorLog};
-use crate::recording::gpu_op_replay::Workload;
-use crate::recording::kernel_module::{Driver, DriverSummary};
+use crate::recording::gpu_op_replay::GpuOpReplay;
+use crate::recording::kernel_module::{DriverSummary, KernelModuleCalls};
 use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
 
-/// What a recording came to.
+/// The summary of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SummaryReport {
-    /// Times of the first and of the last thing that happened, in nanoseconds since the recording began.
+    /// The time of the first event, in nanoseconds since the start of the recording.
     pub first_ns: Option<u64>,
-    /// See `first_ns`; the end of a call counts.
+    /// The time of the last event, including the ends of calls.
     pub last_ns: Option<u64>,
-    /// Whether that calls began is all that was recorded: neither what they came to nor how long they took.
+    /// Only entries of calls were recorded: results and durations are not known.
     pub only_begun: bool,
-    /// All calls but those that did not return, nested ones too. Those of the kernel are none of these: what they came to is in `driver`.
+    /// Calls that returned, including nested ones, without calls into the Linux kernel, which are in `driver`.
     pub calls: u64,
-    /// Calls that were not made inside another: what the programs themselves asked for.
+    /// Calls that were not made inside another: those of the programs themselves.
     pub outermost_calls: u64,
-    /// Of the outermost calls, how many failed.
     pub outermost_errors: u64,
     /// Time inside outermost calls, summed over all threads.
     pub outermost_ns: u64,
-    /// By function, those that took most time first.
+    /// By function, sorted by time, longest first.
     pub functions: Vec<FunctionSummary>,
-    /// Memory.
     pub memory: MemorySummary,
-    /// Whether those are the figures of the kernel's tables, which lack nothing where records are lost.
+    /// `memory` comes from the tables of the BPF side, which are complete even if records were lost.
     #[serde(skip)]
     pub memory_is_counted: bool,
     /// Memory that was live when processes exited, or at the end of the recording, by call site.
     pub memory_by_site: MemoryBySite,
-    /// Launches, copies and gaps of all processes together.
+    /// GPU operations of all processes.
     pub work: Work,
-    /// What to do about them.
     pub advice: Vec<Advice>,
-    /// What was asked of the driver beneath, where that was watched.
+    /// Calls into the NVIDIA kernel module, if they were recorded.
     pub driver: DriverSummary,
-    /// The calls that took longest.
+    /// The longest calls.
     pub slowest: Vec<SlowCall>,
-    /// Failures, most frequent first.
+    /// Failed calls, most frequent first.
     pub errors: Vec<ErrorCount>,
-    /// Errors of GPUs, and how many more there were than are kept.
     pub gpu_errors: Vec<GpuError>,
-    /// See [`Self::gpu_errors`].
+    /// The number of GPU errors that are not in `gpu_errors`.
     pub other_gpu_errors: u64,
     /// Processes, in the order in which they were first seen.
     pub processes: Vec<ProcessSummary>,
-    /// What was lost, by cause; empty when nothing was.
+    /// Lost records by cause; empty if nothing was lost.
     pub losses: Vec<LossCount>,
     /// Libraries and functions that were not probed, with the reason.
     pub skipped: Vec<String>,
 }
 
-/// Collects a [`SummaryReport`]. Memory used grows with functions, processes and live allocations, not with calls.
+/// Collects a [`SummaryReport`]. Its memory grows with functions, processes and live allocations, not with calls.
 #[derive(Debug, Default)]
 pub struct Summary {
     first_ns: Option<u64>,
@@ -75,28 +71,27 @@ pub struct Summary {
     outermost_ns: u64,
     functions: Functions,
     memory: Ledger,
-    work: Workload,
-    driver: Driver,
+    work: GpuOpReplay,
+    driver: KernelModuleCalls,
     slowest: Slowest,
     errors: Errors,
     gpu_errors: GpuErrorLog,
     processes: Processes,
     losses: Losses,
     memory_by_site: MemoryBySite,
-    /// Memory as the kernel side counted it, once the last line is known.
+    /// Memory as the BPF side counted it, from the last line of the trace.
     counted_memory: Option<Box<MemorySummary>>,
     skipped: Vec<String>,
-    /// What it comes to where no call is seen to return; gone as soon as one is.
+    /// The summary of calls that only have an entry. Dropped as soon as any call is seen to return.
     begun: Option<Box<Self>>,
 }
 
 impl Summary {
-    /// Takes in one event.
     pub fn feed(&mut self, event: &Event) {
         match event {
             Event::Call(call) if call.outcome == Outcome::Begun => return self.begins(call),
             Event::Call(call) => {
-                // what is over at once says nothing of whether calls are seen to return
+                // an instant does not show whether returns are recorded
                 if call.outcome != Outcome::Instant {
                     self.begun = None;
                 }
@@ -125,7 +120,7 @@ impl Summary {
         }
     }
 
-    /// Takes in the last line of a trace, which has what no event says.
+    /// Takes in the last line of a trace, which has figures that no event has.
     pub fn end(&mut self, end: &End) {
         self.memory_by_site.clone_from(&end.memory_by_site);
         self.counted_memory.clone_from(&end.memory);
@@ -133,9 +128,9 @@ impl Summary {
         self.skipped.clone_from(&end.skipped);
     }
 
-    /// The processes that hold memory, those that hold most first: with that a trace can begin in the middle.
+    /// The processes with live memory, most memory first. A trace that starts with these events can continue this one.
     pub fn standing(&self) -> Vec<ProcessEvent> {
-        let standing = |(tgid, held)| ProcessEvent {
+        let start = |(tgid, held)| ProcessEvent {
             id: 0,
             at_ns: self.last_ns.unwrap_or(0),
             change: ProcessChange::Start,
@@ -148,10 +143,10 @@ impl Summary {
             exit_status: None,
             held,
         };
-        self.memory.standing().into_iter().map(standing).collect()
+        self.memory.live_by_process().into_iter().map(start).collect()
     }
 
-    /// What it came to so far.
+    /// The summary of the events up to now.
     pub fn report(&self) -> SummaryReport {
         if let Some(begun) = &self.begun {
             return SummaryReport {
@@ -190,13 +185,13 @@ impl Summary {
         }
     }
 
-    /// A call began. Its end will be counted, unless none ever comes.
+    /// A call was entered. It is counted when it returns, unless the recording has no returns.
     fn begins(&mut self, call: &Call) {
         if self.calls > 0 {
             return;
         }
-        // all that there can be before the first call
-        let so_far = |summary: &Self| Self {
+        // these are the only analyses with data before the first call
+        let initial = |summary: &Self| Self {
             first_ns: summary.first_ns,
             last_ns: summary.last_ns,
             losses: summary.losses.clone(),
@@ -204,7 +199,7 @@ impl Summary {
             driver: summary.driver.clone(),
             ..Self::default()
         };
-        let mut begun = self.begun.take().unwrap_or_else(|| Box::new(so_far(self)));
+        let mut begun = self.begun.take().unwrap_or_else(|| Box::new(initial(self)));
         begun.call(call);
         self.begun = Some(begun);
     }
@@ -213,7 +208,7 @@ impl Summary {
         let duration_ns = call.duration_ns().unwrap_or(0);
         self.seen(call.start_ns, call.start_ns.saturating_add(duration_ns));
         self.driver.feed(call);
-        let ended = self.processes.feed_call(call);
+        let has_exited = self.processes.feed_call(call);
         if call.is_kernel() {
             return;
         }
@@ -225,14 +220,14 @@ impl Summary {
             self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
         }
         self.functions.feed(call);
-        self.memory.feed(call, ended);
+        self.memory.feed(call, has_exited);
         self.work.feed(call);
         self.slowest.feed(call);
         self.errors.feed(call);
         self.gpu_errors.call(call);
     }
 
-    /// The time of all processes that made calls together, at most.
+    /// An upper bound for the sum of the lifetimes of all processes that made calls.
     fn watched_ns(&self, processes: &[ProcessSummary]) -> u64 {
         let span_ns = self.last_ns.unwrap_or(0).saturating_sub(self.first_ns.unwrap_or(0));
         let calling = processes.iter().filter(|process| process.calls > 0).count();
@@ -261,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_to_nothing() {
+    fn no_events_give_an_empty_summary() {
         assert_eq!(fed(&[]), SummaryReport::default());
     }
 
@@ -277,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn live_at_exit_is_freed_by_exit_and_losses_are_kept() {
+    fn memory_live_at_exit_is_freed_by_exit_and_losses_are_summed() {
         let report = fed(&[
             Event::Process(process(ProcessChange::Start, 0, None)),
             Event::Call(Box::new(alloc(0x10, 4096, 50))),
@@ -293,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_cannot_be_true_do_not_overflow() {
+    fn implausible_counts_do_not_overflow() {
         let loss = Event::Loss(LossEvent { at_ns: 0, cause: LossCause::TooDeep, count: u64::MAX });
         let alloc = Event::Call(Box::new(alloc(0x10, u64::MAX, u64::MAX)));
         let report = fed(&[loss.clone(), loss, alloc.clone(), alloc]);
@@ -303,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_can_go_on_from_what_stands() {
+    fn a_trace_can_continue_with_the_live_memory_of_another() {
         let mut first = Summary::default();
         first.feed(&Event::Process(process(ProcessChange::Start, 0, None)));
         first.feed(&Event::Call(Box::new(alloc(0x10, 4096, 50))));
@@ -317,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_call_is_seen_to_return_those_that_began_are_counted() {
+    fn entries_are_counted_if_no_call_is_seen_to_return() {
         let begun =
             |call: Call| Event::Call(Box::new(Call { outcome: Outcome::Begun, status: None, ..call }));
         let launch = || call(Api::Driver, "cuLaunchKernel", 0);
@@ -332,14 +327,14 @@ mod tests {
         assert_eq!((report.first_ns, report.last_ns, report.functions.len()), (Some(20), Some(900), 2));
         assert_eq!(report.processes.len(), 1);
         assert_eq!((report.processes[0].calls, report.processes[0].end), (2, Some(ProcessEnd::Code(3))));
-        // what is over at once does not change that
-        let moment = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
-        events.insert(0, Event::Call(Box::new(moment.clone())));
-        events.push(Event::Call(Box::new(moment)));
+        // an instant does not change that
+        let instant = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
+        events.insert(0, Event::Call(Box::new(instant.clone())));
+        events.push(Event::Call(Box::new(instant)));
         let report = fed(&events);
         assert_eq!((report.only_begun, report.calls, report.driver.commands[0].calls), (true, 2, 2));
         events = events[1..events.len() - 1].to_vec();
-        // the two ends of one call are one
+        // the entry and the return of a call are one call
         events.insert(3, Event::Call(Box::new(launch())));
         let report = fed(&events);
         assert_eq!((report.only_begun, report.calls, report.functions[0].unfinished), (false, 1, 0));

@@ -105,9 +105,9 @@ impl Advice {
             Self::PageableCopies { .. } => {
                 "copy from and to pinned memory (cudaMallocHost, cudaHostRegister, pin_memory)"
             }
-            Self::TinyCopies { .. } => "put small copies together into few large ones",
-            Self::LaunchBound { .. } => "put kernels into a CUDA graph, or join small ones",
-            Self::SyncInLoop { .. } => "synchronise once behind the loop instead of in every turn of it",
+            Self::TinyCopies { .. } => "combine small copies into fewer large ones",
+            Self::LaunchBound { .. } => "put kernels into a CUDA graph, or fuse small ones",
+            Self::SyncInLoop { .. } => "synchronize once after the loop instead of in every iteration",
         }
     }
 }

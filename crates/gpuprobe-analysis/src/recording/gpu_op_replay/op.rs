@@ -1,12 +1,12 @@
-//! What one call gave to a GPU, as its event tells it.
+//! The GPU operation of one call, from its event.
 
 use gpuprobe_event::{Call, Effect, GraphLaunch, Launch, Tgid, Tid, Transfer};
 
 use crate::gpu_ops::streams::stream_of;
 
-/// One call that gave work to a GPU, or was to.
+/// One call that submitted a GPU operation, or failed to.
 #[derive(Clone, Debug)]
-pub(super) struct Given {
+pub(super) struct GpuOp {
     pub(super) tgid: Tgid,
     pub(super) tid: Tid,
     pub(super) start_ns: u64,
@@ -14,30 +14,29 @@ pub(super) struct Given {
     pub(super) stream: u64,
     pub(super) failed: bool,
     pub(super) captured: bool,
-    pub(super) task: Task,
+    pub(super) kind: OpKind,
 }
 
-/// What it gave.
 #[derive(Clone, Debug)]
-pub(super) enum Task {
+pub(super) enum OpKind {
     Launch(Launch),
     GraphLaunch(GraphLaunch),
     /// A copy or a memset.
     Transfer(Transfer),
 }
 
-impl Given {
-    /// Of a call that returned; nothing where it gives no work.
+impl GpuOp {
+    /// `None` if the call did not return or is no GPU operation.
     pub(super) fn of(call: &Call) -> Option<Self> {
-        let task = match &call.effect {
+        let kind = match &call.effect {
             Effect::Launch(launch) => {
-                // a trace can claim any number
-                Task::Launch(Launch { kernels: launch.kernels.min(Launch::MOST_KERNELS), ..launch.clone() })
+                // a forged trace can have any number
+                OpKind::Launch(Launch { kernels: launch.kernels.min(Launch::MOST_KERNELS), ..launch.clone() })
             }
-            Effect::GraphLaunch(launch) => Task::GraphLaunch(*launch),
-            // a copy is what the driver was asked for
+            Effect::GraphLaunch(launch) => OpKind::GraphLaunch(*launch),
+            // a copy is counted where the CUDA driver is called, and this one made no such call
             Effect::Transfer(transfer) if transfer.without_driver => return None,
-            Effect::Transfer(transfer) => Task::Transfer(transfer.clone()),
+            Effect::Transfer(transfer) => OpKind::Transfer(transfer.clone()),
             _ => return None,
         };
         Some(Self {
@@ -48,20 +47,21 @@ impl Given {
             stream: stream_of(call).unwrap_or(0),
             failed: call.failed(),
             captured: call.effect.captured(),
-            task,
+            kind,
         })
     }
 
-    /// Whether all is known of a copy inside another: traces of earlier versions have its bytes at the outer call alone.
-    pub(super) fn is_whole_copy(&self) -> bool {
-        let Task::Transfer(transfer) = &self.task else { return false };
+    /// Whether the record of a copy inside another call is complete. Traces of earlier versions have the bytes only at the
+    /// outer call.
+    pub(super) fn is_complete_copy(&self) -> bool {
+        let OpKind::Transfer(transfer) = &self.kind else { return false };
         transfer.copied.is_some() || !transfer.parts.is_empty() || self.failed || self.captured
     }
 
-    /// Takes what the calls inside it know better: the runtime may launch by a handle that has no name.
-    pub(super) fn learn(&mut self, inner: Self) {
-        match (&mut self.task, inner.task) {
-            (Task::Launch(launch), Task::Launch(known)) if launch.kernel.is_none() => {
+    /// Takes the name of the CUDA kernel from the call inside: the runtime may launch by a handle without a name.
+    pub(super) fn take_name_from(&mut self, inner: Self) {
+        match (&mut self.kind, inner.kind) {
+            (OpKind::Launch(launch), OpKind::Launch(known)) if launch.kernel.is_none() => {
                 launch.kernel = known.kernel;
             }
             _ => {}

@@ -3,16 +3,16 @@ use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Effect, GraphLaunch, Tid};
 
-use super::pending::{MOST_THREADS, MOST_WAITING, MOST_WAITING_IN_ALL};
+use super::pending::{MOST_PENDING, MOST_PENDING_IN_ALL, MOST_THREADS};
 use super::*;
 use crate::gpu_ops::gaps::LONGEST;
 use crate::gpu_ops::process_ops::Busiest;
 use crate::samples::{self, call, captured, copy, inside, of_kernel, took, unfinished};
 
 fn fed(calls: &[Call]) -> Work {
-    let mut workload = Workload::default();
-    calls.iter().for_each(|call| workload.feed(call));
-    workload.report()
+    let mut replay = GpuOpReplay::default();
+    calls.iter().for_each(|call| replay.feed(call));
+    replay.report()
 }
 
 fn launch(kernel: &str, stream: u64) -> Call {
@@ -63,21 +63,21 @@ fn a_launch_is_counted_once_with_the_name_that_only_the_inner_call_knows() {
 }
 
 #[test]
-fn work_inside_other_calls_counts_where_these_are_no_work() {
+fn an_operation_counts_inside_calls_that_are_no_operations() {
     let collective = |id, parent| Call { id, parent, ..call(Api::Nccl, "ncclAllReduce", 0) };
     let inner = with_id(inside(launch("ring", 1), 20), 30);
     let outer = with_id(inside(launch("ring", 1), 10), 20);
-    // a group that is open around it, and around that nothing
+    // an open group is around the collective, and nothing is around the group
     let work = fed(&[inner.clone(), outer.clone(), collective(10, Some(5)), collective(5, None)]);
     assert_eq!(names(&work), [("ring", 1)]);
     let lost = fed(&[inner.clone(), outer]);
-    assert_eq!(names(&lost), [("ring", 1)], "the collective was never told");
+    assert_eq!(names(&lost), [("ring", 1)], "the record of the collective was lost");
     let open = fed(&[inner, unfinished(with_id(launch("ring", 1), 20))]);
     assert_eq!(names(&open), [], "the outermost launch did not return");
 }
 
 #[test]
-fn what_is_captured_is_not_run_and_graphs_run_what_they_hold() {
+fn captured_operations_do_not_count_and_graph_launches_count_their_kernels() {
     let work = fed(&[
         captured(launch("k", 7)),
         captured(failed(launch("k", 7))),
@@ -92,7 +92,7 @@ fn what_is_captured_is_not_run_and_graphs_run_what_they_hold() {
 }
 
 #[test]
-fn copies_are_told_apart_by_direction_mode_and_host_memory() {
+fn copies_are_summed_by_direction_mode_and_host_memory() {
     let pinned = |bytes| {
         let transfer = Transfer::new(HostToDevice, true);
         let transfer = Transfer { host: HostMemory::Pinned, bytes: Some(bytes), ..transfer };
@@ -137,16 +137,16 @@ fn the_copies_of_a_batch_are_counted_by_their_kinds() {
     let expected = [("H2D", u64::MAX, u64::MAX, 1000), ("D2D", 1, 100, 0)];
     assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
     assert_eq!(work.copies[0].sizes[7], 3, "three of 200 bytes");
-    assert_eq!((work.batched[7], work.batched[6]), (3, 1), "and none of them is a call of its own");
+    assert_eq!((work.batched[7], work.batched[6]), (3, 1), "none of them is a call of its op");
 }
 
 #[test]
-fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
+fn gaps_start_with_waits_or_launches_and_name_the_longest_call() {
     let busy = |start_ns, duration_ns| at(copy(HostToDevice, 8, 0), start_ns, duration_ns);
     let work = fed(&[
         at(launch("k", 1), 0, 10),
         at(launch("k", 0), 40, 10),
-        // the default stream under its other name
+        // a launch on the default stream under its other handle
         busy(60, 5),
         busy(70, 20),
         at(call(Api::Driver, "cuCtxGetDevice", 0), 91, 3),
@@ -156,7 +156,7 @@ fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
         at(wait(Some(0)), 300, 100),
         at(failed(wait(Some(0))), 410, 10),
         at(launch("k", 0), 450, 10),
-        // it began before the last one had returned
+        // it started before the previous one had returned
         at(launch("k", 0), 455, 20),
     ]);
     let shown = |g: &crate::gpu_ops::gaps::Gap| (g.ns, g.since_ns, g.stream, g.kind, g.meanwhile);
@@ -172,12 +172,12 @@ fn gaps_begin_with_waits_or_launches_and_tell_what_the_host_did() {
 }
 
 #[test]
-fn a_threads_own_stream_is_its_own_and_what_is_destroyed_is_forgotten() {
-    let own = |tid, start_ns| {
+fn each_thread_has_its_own_default_stream_and_destroyed_streams_are_forgotten() {
+    let op = |tid, start_ns| {
         let name = Name::Borrowed("cuLaunchKernel_ptsz");
         Call { tid: Tid(tid), name, ..at(launch("k", 0), start_ns, 1) }
     };
-    let two = fed(&[own(1, 0), own(2, 10), at(launch("k", 2), 30, 1), own(2, 50)]);
+    let two = fed(&[op(1, 0), op(2, 10), at(launch("k", 2), 30, 1), op(2, 50)]);
     let on: Vec<_> = two.gaps.longest.iter().map(|g| (g.ns, g.stream)).collect();
     assert_eq!(on, [(39, 1 << 63 | 2)]);
     assert_eq!(two.kernels[0].streams, 3);
@@ -187,40 +187,40 @@ fn a_threads_own_stream_is_its_own_and_what_is_destroyed_is_forgotten() {
     let again = [at(launch("k", 9), 0, 1), at(destroy, 5, 1), at(launch("k", 9), 10, 1)];
     assert_eq!(fed(&again).gaps.after_launch.gaps, 0);
 
-    let mut workload = Workload::default();
-    workload.feed(&at(launch("k", 9), 0, 1));
-    workload.clear(Tgid(100));
-    workload.feed(&at(launch("k", 9), 10, 1));
-    assert_eq!(workload.report().gaps.after_launch.gaps, 0, "a pid that is used again");
+    let mut replay = GpuOpReplay::default();
+    replay.feed(&at(launch("k", 9), 0, 1));
+    replay.clear(Tgid(100));
+    replay.feed(&at(launch("k", 9), 10, 1));
+    assert_eq!(replay.report().gaps.after_launch.gaps, 0, "the pid is reused");
 }
 
 #[test]
-fn whatever_a_trace_claims_memory_is_bounded_and_nothing_is_missing_from_the_sums() {
-    let mut workload = Workload::default();
+fn memory_is_bounded_for_any_trace_and_the_sums_are_complete() {
+    let mut replay = GpuOpReplay::default();
     let many = u32::try_from(2 * MOST_THREADS).unwrap();
     for i in 0..many {
-        let mut own = Call { tid: Tid(i), ..launch(&format!("k{i}"), u64::from(i) << 8) };
-        if let Effect::Launch(launch) = &mut own.effect {
+        let mut op = Call { tid: Tid(i), ..launch(&format!("k{i}"), u64::from(i) << 8) };
+        if let Effect::Launch(launch) = &mut op.effect {
             launch.kernels = if i == 0 { u64::MAX } else { 1 };
             launch.grid = Some([u32::MAX; 3]);
         }
-        workload.feed(&with_id(inside(own.clone(), u64::MAX), u64::from(i)));
-        workload.feed(&at(own, u64::MAX, u64::MAX));
-        for _ in 0..2 * usize::from(i == 1) * MOST_WAITING {
-            workload.feed(&inside(Call { tid: Tid(i), ..launch("same", 0) }, 1 << 40));
+        replay.feed(&with_id(inside(op.clone(), u64::MAX), u64::from(i)));
+        replay.feed(&at(op, u64::MAX, u64::MAX));
+        for _ in 0..2 * usize::from(i == 1) * MOST_PENDING {
+            replay.feed(&inside(Call { tid: Tid(i), ..launch("same", 0) }, 1 << 40));
         }
     }
-    assert!(workload.inner.threads.len() <= MOST_THREADS && workload.streams.len() <= MOST_STREAMS);
-    assert!(workload.kernels.len() <= MOST_KERNELS + 2);
-    let work = workload.report();
+    assert!(replay.pending.threads.len() <= MOST_THREADS && replay.streams.len() <= MOST_STREAMS);
+    assert!(replay.kernels.len() <= MOST_KERNELS + 2);
+    let work = replay.report();
     let all: u64 = work.kernels.iter().map(|k| k.totals.launches).sum();
-    let waited = 2 * MOST_WAITING as u64;
-    assert_eq!(all, 2 * (u64::from(many) + 63) + waited, "a call launches on 64 GPUs at most");
+    let pending = 2 * MOST_PENDING as u64;
+    assert_eq!(all, 2 * (u64::from(many) + 63) + pending, "a call launches on 64 GPUs at most");
     assert!(work.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
     assert!(work.gaps.longest.len() <= LONGEST);
 }
 
-/// A call that gives no work, with launches of the runtime inside, each with one of the driver in it.
+/// Launches of the runtime inside a call that is no operation, each with a launch of the CUDA driver inside.
 fn pairs(launches: u64) -> Vec<Call> {
     let pair = |i: u64| {
         let (outer, start_ns) = (10 + 2 * i, 1000 * (i + 1));
@@ -237,10 +237,10 @@ fn group(launches: u64) -> Call {
 
 #[test]
 fn all_launches_inside_one_long_call_count_once_each() {
-    let many = 4 * MOST_WAITING as u64;
+    let many = 4 * MOST_PENDING as u64;
     let only = |i: u64| at(with_id(inside(launch("k", 5), 1), 10 + i), 1000 * (i + 1), 100);
     let mut calls: Vec<_> = (0..many).map(only).collect();
-    assert_eq!(names(&fed(&calls)), [("k", many)], "the call around them is not over");
+    assert_eq!(names(&fed(&calls)), [("k", many)], "the call around them has not returned");
     calls.push(group(many));
     assert_eq!(names(&fed(&calls)), [("k", many)]);
 
@@ -254,14 +254,14 @@ fn all_launches_inside_one_long_call_count_once_each() {
 }
 
 #[test]
-fn a_launch_of_more_than_can_wait_is_counted_by_what_is_inside() {
-    let many = 2 * MOST_WAITING as u64;
+fn a_launch_with_too_many_launches_inside_is_counted_by_these() {
+    let many = 2 * MOST_PENDING as u64;
     let mut calls = pairs(many);
     let effect = Effect::Launch(Launch::default());
     calls.push(Call { class: Class::Launch, effect, ..group(many) });
     let counted: u64 = fed(&calls).kernels.iter().map(|kernel| kernel.totals.launches).sum();
     assert_eq!(counted, many, "and not the launch around them");
-    // work of another kind is none of the launches
+    // a copy around launches is another operation
     calls.pop();
     let effect = Effect::Transfer(Transfer::new(HostToDevice, false));
     calls.push(Call { class: Class::Memcpy, effect, ..group(many) });
@@ -271,68 +271,68 @@ fn a_launch_of_more_than_can_wait_is_counted_by_what_is_inside() {
 
 #[test]
 fn launches_whose_outer_calls_were_lost_count_once_each() {
-    let many = 4 * MOST_WAITING as u64;
+    let many = 4 * MOST_PENDING as u64;
     let of_driver: Vec<_> = pairs(many).into_iter().step_by(2).collect();
     let expected = [("k0", many / 2), ("k1", many / 2)];
     assert_eq!(names(&fed(&of_driver)), expected);
-    // the next outermost call tells that they are over
-    let mut workload = Workload::default();
-    of_driver.iter().take(100).for_each(|call| workload.feed(call));
+    // the next outermost call settles them
+    let mut replay = GpuOpReplay::default();
+    of_driver.iter().take(100).for_each(|call| replay.feed(call));
     let outermost = at(with_id(launch("last", 5), 9), 1 << 40, 10);
-    workload.feed(&outermost);
-    assert!(workload.inner.is_empty());
-    assert_eq!(names(&workload.report()), [("k0", 50), ("k1", 50), ("last", 1)]);
-    // between the launch of the driver and the outermost one another call of the runtime was lost
+    replay.feed(&outermost);
+    assert!(replay.pending.is_empty());
+    assert_eq!(names(&replay.report()), [("k0", 50), ("k1", 50), ("last", 1)]);
+    // a call of the runtime between the launch of the CUDA driver and the outermost one was lost
     let inner = at(with_id(inside(launch("k", 5), 3), 4), 120, 10);
     let work = fed(&[inner, at(with_id(launch("k", 5), 2), 100, 100)]);
     assert_eq!(names(&work), [("k", 1)]);
 }
 
 #[test]
-fn what_waits_when_a_process_ends_counts() {
-    let mut workload = Workload::default();
-    pairs(3).iter().for_each(|call| workload.feed(call));
-    workload.clear(Tgid(100));
-    assert!(workload.inner.is_empty());
-    assert_eq!(names(&workload.report()), [("k0", 2), ("k1", 1)]);
+fn pending_operations_count_when_the_process_exits() {
+    let mut replay = GpuOpReplay::default();
+    pairs(3).iter().for_each(|call| replay.feed(call));
+    replay.clear(Tgid(100));
+    assert!(replay.pending.is_empty());
+    assert_eq!(names(&replay.report()), [("k0", 2), ("k1", 1)]);
 }
 
 #[test]
-fn threads_that_ended_inside_lost_calls_make_room() {
-    let mut workload = Workload::default();
+fn threads_that_exited_inside_lost_calls_make_room() {
+    let mut replay = GpuOpReplay::default();
     let many = u32::try_from(MOST_THREADS).unwrap() + 10;
     for i in 0..many {
-        let own = at(with_id(inside(launch("lost", 5), 9), 10), u64::from(i) * 10, 1);
-        workload.feed(&Call { tid: Tid(i), ..own });
+        let op = at(with_id(inside(launch("lost", 5), 9), 10), u64::from(i) * 10, 1);
+        replay.feed(&Call { tid: Tid(i), ..op });
     }
-    assert!(workload.inner.threads.len() <= MOST_THREADS);
+    assert!(replay.pending.threads.len() <= MOST_THREADS);
     let pair = pairs(1).into_iter().map(|call| Call { tid: Tid(many), start_ns: 1 << 40, ..call });
-    pair.for_each(|call| workload.feed(&call));
-    assert_eq!(names(&workload.report()), [("lost", u64::from(many)), ("k0", 1)]);
+    pair.for_each(|call| replay.feed(&call));
+    assert_eq!(names(&replay.report()), [("lost", u64::from(many)), ("k0", 1)]);
 }
 
 #[test]
-fn work_that_waits_on_many_threads_has_a_bound() {
-    let mut workload = Workload::default();
-    let many = MOST_WAITING_IN_ALL as u64 + 1000;
+fn pending_operations_of_many_threads_are_bounded() {
+    let mut replay = GpuOpReplay::default();
+    let many = MOST_PENDING_IN_ALL as u64 + 1000;
     for i in 0..many {
-        let own = at(with_id(inside(launch("lost", 5), 9), i), i * 10, 1);
-        workload.feed(&Call { tid: Tid(u32::try_from(i % 1000).unwrap()), ..own });
-        assert!(workload.inner.waiting <= MOST_WAITING_IN_ALL);
+        let op = at(with_id(inside(launch("lost", 5), 9), i), i * 10, 1);
+        replay.feed(&Call { tid: Tid(u32::try_from(i % 1000).unwrap()), ..op });
+        assert!(replay.pending.pending <= MOST_PENDING_IN_ALL);
     }
-    assert_eq!(names(&workload.report()), [("lost", many)]);
-    workload.clear(Tgid(100));
-    assert_eq!((workload.inner.waiting, workload.inner.threads.len()), (0, 0));
-    assert_eq!(names(&workload.report()), [("lost", many)]);
+    assert_eq!(names(&replay.report()), [("lost", many)]);
+    replay.clear(Tgid(100));
+    assert_eq!((replay.pending.pending, replay.pending.threads.len()), (0, 0));
+    assert_eq!(names(&replay.report()), [("lost", many)]);
 }
 
 #[test]
-fn what_is_busiest_is_one_stream_and_one_thread_of_each_process() {
+fn the_busiest_stream_and_thread_of_each_process_are_summed() {
     let mut calls = Vec::new();
     let by = |tgid: u32, tid: u32, call: Call| Call { tgid: Tgid(tgid), tid: Tid(tid), ..call };
     for turn in 0..10_u64 {
         let at_ns = turn * 10_000;
-        // three streams wait together, the second process waits as well
+        // three streams wait at the same time, and so does the second process
         for (tgid, tid, stream) in [(1, 1, 1), (1, 2, 2), (1, 2, 3), (2, 3, 1)] {
             calls.push(by(tgid, tid, at(launch("k", stream), at_ns, 1024)));
         }
@@ -349,12 +349,12 @@ fn what_is_busiest_is_one_stream_and_one_thread_of_each_process() {
         by(1, 2, copied.clone()),
         by(2, 3, copied),
     ]);
-    let mut workload = Workload::default();
-    calls.iter().for_each(|call| workload.feed(call));
+    let mut replay = GpuOpReplay::default();
+    calls.iter().for_each(|call| replay.feed(call));
     let busiest = Some(Busiest { launching_ns: 20 * 1024 + 10 * 1024, copying_ns: 3000 });
-    let work = workload.report();
+    let work = replay.report();
     assert_eq!((work.gaps.idle_ns, work.busiest), (2 * 9 * 1024, busiest));
     assert_eq!(work.gaps.after_sync.gaps, 4 * 9);
-    workload.clear(Tgid(1));
-    assert_eq!(workload.report(), work, "what ended is not forgotten");
+    replay.clear(Tgid(1));
+    assert_eq!(replay.report(), work, "exited processes still count");
 }

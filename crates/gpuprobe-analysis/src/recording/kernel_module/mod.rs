@@ -1,7 +1,7 @@
-//! What was asked of the driver beneath CUDA: commands, and how much of each function's time was spent there.
+//! Calls into the NVIDIA kernel module: ioctl commands, and the share of each CUDA function's time spent there.
 //!
-//! Calls of the kernel are told before the call that they were made in. So what they came to is held under the id of
-//! that call until it is told, and then handed on to the one around it.
+//! A trace records calls as they return, so calls into the kernel module precede the CUDA call that made them. Their times
+//! are stored under the id of that call until it is read, and are then added to the call around it.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,110 +14,99 @@ use serde::Serialize;
 use crate::recording::functions::FunctionSummary;
 use crate::stats::distribution::{Bucket, Distribution};
 
-/// Commands told apart. The tables of the driver have fewer that programs use; more come only from files.
+/// Commands with a row of their own. Programs use fewer; the bound is for forged files.
 const MOST_COMMANDS: usize = 1 << 11;
-/// Functions told apart.
 const MOST_FUNCTIONS: usize = 1 << 13;
-/// Pairs of a function and a command.
+/// Pairs of a function and a command over all functions.
 const MOST_PAIRS: usize = 1 << 16;
-/// Calls that are open around others. More are left over by calls that were never told to end.
+/// Open calls with calls inside. There are more only if the returns of calls were lost.
 const MOST_OPEN: usize = 1 << 12;
-/// Commands that are told apart in one call: the first of a program uses more than a hundred.
+/// Commands distinguished in one call. The first call of a program uses more than a hundred.
 const MOST_IN_CALL: usize = 512;
-/// Commands of a function that are told.
+/// Commands reported for each function.
 const TOP: usize = 3;
-/// What all others are called.
+/// The name of the row for all other commands.
 const OTHERS: Name = Name::Borrowed("(others)");
 
-/// What was asked of the driver.
+/// The calls into the NVIDIA kernel module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DriverSummary {
-    /// Functions that entered the driver, those that spent most time there first.
+    /// Functions that called the kernel module, sorted by time there, longest first.
     pub layers: Vec<Layer>,
-    /// By command and device, those that took most time first, and after them those that only wait.
+    /// By command and device, sorted by time, longest first; commands that only wait come last.
     pub commands: Vec<CommandSummary>,
-    /// Calls outside of any call of CUDA, without those that only wait.
+    /// Calls outside of any CUDA call, without those that only wait.
     pub outside: Spent,
-    /// Calls outside of any call of CUDA that only wait: a thread of the driver's own does that.
+    /// Calls outside of any CUDA call that only wait, made by a thread of the CUDA driver.
     pub waited: Spent,
-    /// What became of unified memory, by process.
+    /// Faults and migrations of unified memory, by process.
     pub unified: Vec<UnifiedUse>,
 }
 
-/// Calls and their time together.
+/// A number of calls and their total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Spent {
-    /// How many.
     pub calls: u64,
-    /// Nanoseconds.
     pub ns: u64,
 }
 
-/// One function, by the layers in which its time was spent.
+/// The time of one function, split into user space and the kernel module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layer {
-    /// The library family.
     pub api: Api,
     /// The function.
     pub name: Name,
-    /// All calls.
     pub calls: u64,
-    /// Of these, how many entered the driver.
+    /// How many of `calls` called the kernel module.
     pub entered: u64,
-    /// Time inside, of all calls that returned.
+    /// Time inside all calls that returned.
     pub total_ns: u64,
-    /// Of this, what was spent in calls of the kernel, which may have been more than one in a call.
+    /// The part of it spent in calls into the kernel module. One call may make several of these.
     pub driver: Spent,
-    /// The commands that most of that time was spent in.
+    /// The commands with the longest times.
     pub commands: Vec<CommandShare>,
-    /// All others, and those that were not told.
+    /// All other commands, including those that were not recorded individually.
     pub other: Spent,
 }
 
 impl Layer {
-    /// Time in libraries, above the driver.
+    /// Time in user space.
     pub fn user_ns(&self) -> u64 {
         self.total_ns.saturating_sub(self.driver.ns)
     }
 }
 
-/// A part of what a function did in the driver.
+/// One command that a function issued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CommandShare {
-    /// What was asked.
     pub command: Name,
-    /// How often, and how long it took.
     pub spent: Spent,
 }
 
-/// What was seen of one command on one device.
+/// The calls of one command on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CommandSummary {
-    /// What was asked: the command of an ioctl, or what the call is called.
+    /// The command of an ioctl, or the name of the call.
     pub command: Name,
-    /// The call of the kernel.
+    /// The system call or kernel function.
     pub name: Name,
-    /// What it was asked of; `None` of a function of the driver.
+    /// `None` for a function of the kernel module.
     pub device: Option<Name>,
-    /// What the call is for.
     pub class: Class,
-    /// How often.
     pub calls: u64,
-    /// Of these, how many failed, by the system's word or by the driver's own.
+    /// How many of `calls` failed, by errno or by the status of the kernel module.
     pub failures: u64,
-    /// Of these, how many were not seen to return, or are over at once.
+    /// How many of `calls` were not seen to return, or are instants without a duration.
     pub unfinished: u64,
-    /// Time inside.
     pub total_ns: u64,
-    /// What half of the calls that returned did not exceed.
+    /// The median time of the calls that returned.
     pub p50_ns: Option<u64>,
-    /// What all but one in a hundred did not exceed.
+    /// The 99th percentile of their times.
     pub p99_ns: Option<u64>,
-    /// The shortest; 0 where none returned.
+    /// The shortest time; 0 if none returned.
     pub min_ns: u64,
-    /// The longest.
     pub max_ns: u64,
-    /// How the times of those that returned are spread.
+    /// Histogram of the times of the calls that returned.
     pub latency: Vec<Bucket>,
 }
 
@@ -127,37 +116,37 @@ impl CommandSummary {
         self.total_ns.checked_div(self.calls - self.unfinished)
     }
 
-    /// Whether it is a function of the kernel, and no call on a device.
+    /// Whether it is a function of the Linux kernel or the kernel module, and not a system call on a device.
     pub fn is_function(&self) -> bool {
-        // a file that could not be opened is no device
+        // a system call on a file that could not be opened has no device either
         self.device.is_none() && !is_system_call(&self.name)
     }
 
-    /// Whether it only waits for something to happen.
+    /// Whether it only waits for an event.
     pub fn waits(&self) -> bool {
         waits(&self.name)
     }
 }
 
 impl DriverSummary {
-    /// Whether nothing was seen of the driver.
+    /// Whether no call into the kernel module was observed.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty() && self.layers.is_empty() && self.unified.is_empty()
     }
 
-    /// Calls of this name together.
+    /// The sum of all calls with this name.
     pub fn calls_of(&self, name: &str) -> Spent {
         self.sum(|command| command.name == name)
     }
 
-    /// Functions of the driver's scheduler, context switches and faults: `None` where none was watched.
+    /// The sum over functions of the kernel module's scheduler, context switches and faults; `None` if there were none.
     pub fn scheduler(&self) -> Option<Spent> {
         Some(self.sum(|command| command.class == Class::Scheduler)).filter(|spent| spent.calls > 0)
     }
 
-    fn sum(&self, is_meant: impl Fn(&CommandSummary) -> bool) -> Spent {
+    fn sum(&self, is_included: impl Fn(&CommandSummary) -> bool) -> Spent {
         let mut sum = Spent::default();
-        for command in self.commands.iter().filter(|command| is_meant(command)) {
+        for command in self.commands.iter().filter(|command| is_included(command)) {
             sum.add(Spent { calls: command.calls, ns: command.total_ns });
         }
         sum
@@ -185,10 +174,10 @@ fn waits(name: &str) -> bool {
     name == "poll"
 }
 
-/// Which row of the commands.
+/// An index into `KernelModuleCalls::commands`.
 type Row = usize;
 
-/// What was done in the driver in one call that is open.
+/// The calls into the kernel module made by one call that is still open.
 #[derive(Clone, Debug, Default)]
 struct Inside {
     all: Spent,
@@ -210,7 +199,7 @@ impl Inside {
     }
 }
 
-/// Of one function.
+/// The calls into the kernel module made by one function.
 #[derive(Clone, Debug, Default)]
 struct Entered {
     calls: u64,
@@ -218,9 +207,9 @@ struct Entered {
     commands: HashMap<Row, Spent>,
 }
 
-/// Collects a [`DriverSummary`]. Memory has a bound, whatever a trace says.
+/// Collects a [`DriverSummary`] in bounded memory.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Driver {
+pub(crate) struct KernelModuleCalls {
     commands: Vec<(CommandSummary, Distribution)>,
     rows: HashMap<(Name, Option<Name>), Row>,
     functions: HashMap<(Api, Name), Entered>,
@@ -231,35 +220,35 @@ pub(crate) struct Driver {
     pub(crate) unified: Vec<UnifiedUse>,
 }
 
-impl Driver {
-    /// Takes in a call that is over.
+impl KernelModuleCalls {
     pub(crate) fn feed(&mut self, call: &Call) {
-        // most recordings have nothing of this
+        // most recordings have no calls into the kernel module
         if !call.is_kernel() && self.open.is_empty() && call.driver.is_none() {
             return;
         }
         let inside = self.open.remove(&(call.tgid, call.id));
         if call.is_kernel() {
-            // what the driver did in it is a part of it
-            return self.kernel(call);
+            // calls inside it are part of its time and are not added again
+            return self.kernel_call(call);
         }
-        let told = call.driver.map(Spent::from);
-        let Some(driver) = told.or(inside.as_ref().map(|inside| inside.all)) else { return };
+        // the total that the call itself carries is complete, even if records of calls inside it were lost
+        let recorded = call.driver.map(Spent::from);
+        let Some(driver) = recorded.or(inside.as_ref().map(|inside| inside.all)) else { return };
         let inside = inside.unwrap_or_default();
         if call.duration_ns().is_some() {
             self.entered(call, driver, &inside);
         }
         if let Some(parent) = call.parent {
-            self.around(call.tgid, parent).merge(&inside);
+            self.open_call(call.tgid, parent).merge(&inside);
         }
     }
 
-    /// A process has ended, or runs another program.
+    /// Forgets a process that exited or runs another program.
     pub(crate) fn clear(&mut self, tgid: Tgid) {
         self.open.retain(|(of, _), _| *of != tgid);
     }
 
-    /// What it came to so far; `functions` tells of all calls, also of those that did not enter the driver.
+    /// `functions` has all calls, including those that did not call the kernel module.
     pub(crate) fn report(&self, functions: &[FunctionSummary]) -> DriverSummary {
         let mut layers: Vec<_> = functions.iter().filter_map(|function| self.layer(function)).collect();
         layers.sort_by(|a, b| {
@@ -267,7 +256,7 @@ impl Driver {
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
         });
         let command = |(row, latency): &(CommandSummary, Distribution)| CommandSummary {
-            // buckets are coarser than what is known of the shortest and the longest
+            // the shortest and the longest time are exact, buckets are not
             p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
             latency: latency.buckets().collect(),
@@ -287,7 +276,7 @@ impl Driver {
         let mut commands: Vec<_> = entered.commands.iter().map(|(row, spent)| (*row, *spent)).collect();
         commands.sort_by_key(|(row, spent)| (Reverse(spent.ns), Reverse(spent.calls), *row));
         commands.truncate(TOP);
-        let told = commands.iter().fold(Spent::default(), |mut sum, (_, spent)| {
+        let listed = commands.iter().fold(Spent::default(), |mut sum, (_, spent)| {
             sum.add(*spent);
             sum
         });
@@ -302,12 +291,12 @@ impl Driver {
             entered: entered.calls,
             total_ns: function.total_ns,
             driver: entered.driver,
-            other: entered.driver.without(told),
+            other: entered.driver.without(listed),
             commands: commands.into_iter().map(share).collect(),
         })
     }
 
-    fn kernel(&mut self, call: &Call) {
+    fn kernel_call(&mut self, call: &Call) {
         let row = self.row(call);
         let spent = Spent { calls: 1, ns: call.duration_ns().unwrap_or(0) };
         if let Some((command, latency)) = self.commands.get_mut(row) {
@@ -324,15 +313,15 @@ impl Driver {
                 None => command.unfinished += 1,
             }
         }
-        // it takes no time, and asks nothing of the driver
+        // an instant takes no time and is no request to the kernel module
         if call.outcome == Outcome::Instant {
             return;
         }
         match call.parent {
             Some(parent) => {
-                let around = self.around(call.tgid, parent);
-                around.all.add(spent);
-                around.add(row, spent);
+                let outer = self.open_call(call.tgid, parent);
+                outer.all.add(spent);
+                outer.add(row, spent);
             }
             None if waits(&call.name) => self.waited.add(spent),
             None => self.outside.add(spent),
@@ -340,14 +329,14 @@ impl Driver {
     }
 
     fn row(&mut self, call: &Call) -> Row {
-        let asked = call.effect.driver_call();
-        let command = asked.and_then(|asked| asked.command.as_ref()).unwrap_or(&call.name);
-        let mut key = (command.clone(), asked.and_then(|asked| asked.device.clone()));
+        let request = call.effect.driver_call();
+        let command = request.and_then(|request| request.command.as_ref()).unwrap_or(&call.name);
+        let mut key = (command.clone(), request.and_then(|request| request.device.clone()));
         if self.commands.len() >= MOST_COMMANDS && !self.rows.contains_key(&key) {
             key = (OTHERS, None);
         }
         *self.rows.entry(key).or_insert_with_key(|(command, device)| {
-            let nothing = CommandSummary {
+            let empty = CommandSummary {
                 command: command.clone(),
                 name: call.name.clone(),
                 device: device.clone(),
@@ -362,13 +351,13 @@ impl Driver {
                 max_ns: 0,
                 latency: Vec::new(),
             };
-            self.commands.push((nothing, Distribution::default()));
+            self.commands.push((empty, Distribution::default()));
             self.commands.len() - 1
         })
     }
 
-    fn around(&mut self, tgid: Tgid, id: u64) -> &mut Inside {
-        // whoever is still among so many was never told to end
+    fn open_call(&mut self, tgid: Tgid, id: u64) -> &mut Inside {
+        // with this many open calls, the returns of most of them were lost
         if self.open.len() >= MOST_OPEN && !self.open.contains_key(&(tgid, id)) {
             self.open.clear();
         }

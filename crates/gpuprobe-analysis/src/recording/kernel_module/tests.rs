@@ -4,7 +4,7 @@ use super::*;
 use crate::recording::functions::Functions;
 use crate::samples::{call, inside, took, unfinished};
 
-/// An ioctl with this command that took so long.
+/// An ioctl with this command and duration.
 fn ioctl(id: u64, command: impl Into<Name>, ns: u64) -> Call {
     let device = Some(Name::Borrowed("nvidiactl"));
     let effect = Effect::DriverCall(DriverCall { device, command: Some(command.into()) });
@@ -12,7 +12,7 @@ fn ioctl(id: u64, command: impl Into<Name>, ns: u64) -> Call {
 }
 
 fn fed(calls: &[Call]) -> DriverSummary {
-    let (mut driver, mut functions) = (Driver::default(), Functions::default());
+    let (mut driver, mut functions) = (KernelModuleCalls::default(), Functions::default());
     for call in calls {
         driver.feed(call);
         if !call.is_kernel() {
@@ -27,7 +27,7 @@ fn cuda(api: Api, name: &'static str, id: u64, ns: u64) -> Call {
 }
 
 #[test]
-fn time_in_the_driver_is_that_of_every_call_around_it() {
+fn time_in_the_kernel_module_counts_for_every_call_around_it() {
     let summary = fed(&[
         inside(ioctl(3, "NV_ESC_RM_ALLOC", 100), 2),
         inside(ioctl(4, "NV_ESC_RM_FREE", 30), 2),
@@ -50,7 +50,7 @@ fn time_in_the_driver_is_that_of_every_call_around_it() {
 }
 
 #[test]
-fn a_function_of_the_driver_inside_an_ioctl_is_not_added_again() {
+fn a_kernel_function_inside_an_ioctl_is_not_added_again() {
     let function = |class| Call { id: 4, class, ..took(call(Api::Kernel, "uvm_va_block_migrate", 0), 60) };
     let summary = fed(&[
         inside(function(Class::Scheduler), 3),
@@ -64,7 +64,7 @@ fn a_function_of_the_driver_inside_an_ioctl_is_not_added_again() {
 }
 
 #[test]
-fn what_is_over_at_once_is_counted_and_asks_nothing_of_the_driver() {
+fn an_instant_is_counted_but_is_no_request_to_the_kernel_module() {
     let moment = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
     let summary = fed(&[inside(moment.clone(), 1), moment, cuda(Api::Driver, "cuInit", 1, 300)]);
     assert_eq!((summary.layers.len(), summary.outside), (0, Spent::default()));
@@ -73,21 +73,21 @@ fn what_is_over_at_once_is_counted_and_asks_nothing_of_the_driver() {
 }
 
 #[test]
-fn what_a_call_says_itself_goes_before_what_was_told_of_it() {
-    let told = DriverTime { calls: 5, ns: 90 };
+fn the_total_in_the_call_record_takes_precedence_over_the_calls_inside() {
+    let recorded = DriverTime { calls: 5, ns: 90 };
     let mut alloc = cuda(Api::Driver, "cuMemAlloc_v2", 1, 100);
-    alloc.driver = Some(told);
+    alloc.driver = Some(recorded);
     let summary = fed(&[inside(ioctl(2, "NV_ESC_RM_ALLOC", 60), 1), alloc.clone()]);
     let [layer] = summary.layers.as_slice() else { panic!("{summary:?}") };
-    assert_eq!((layer.entered, layer.driver, layer.other), (1, told.into(), Spent { calls: 4, ns: 30 }));
-    // and where no call of the kernel was told at all
+    assert_eq!((layer.entered, layer.driver, layer.other), (1, recorded.into(), Spent { calls: 4, ns: 30 }));
+    // also if no call into the kernel module was recorded
     let summary = fed(&[alloc]);
-    assert_eq!((summary.layers[0].user_ns(), summary.layers[0].other), (10, told.into()));
+    assert_eq!((summary.layers[0].user_ns(), summary.layers[0].other), (10, recorded.into()));
     assert!(summary.commands.is_empty() && !summary.is_empty());
 }
 
 #[test]
-fn waiting_outside_of_calls_is_told_apart_and_comes_last() {
+fn waiting_outside_of_calls_is_summed_separately_and_comes_last() {
     let poll = Call { class: Class::Driver, ..took(call(Api::Kernel, "poll", 1), 100_000_000) };
     let failed = Call { error: Some("NV_ERR_INVALID_CLASS".into()), ..ioctl(2, "NV_ESC_RM_ALLOC", 10) };
     let open = unfinished(ioctl(4, "NV_ESC_RM_ALLOC", 0));
@@ -101,8 +101,8 @@ fn waiting_outside_of_calls_is_told_apart_and_comes_last() {
 }
 
 #[test]
-fn endless_commands_and_calls_that_never_end_have_bounds() {
-    let mut driver = Driver::default();
+fn commands_and_open_calls_are_bounded() {
+    let mut driver = KernelModuleCalls::default();
     for i in 0..MOST_OPEN as u64 + 10 {
         driver.feed(&inside(ioctl(i, format!("command {i}"), u64::MAX), 1 << 40 | i));
     }
