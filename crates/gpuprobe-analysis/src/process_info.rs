@@ -5,27 +5,25 @@ use gpuprobe_event::{Container, GpuNumbers, Tgid};
 use crate::gpu_ops::command_series::Asked;
 use crate::gpu_ops::cuda_kernel_series::Launched;
 
-/// What is known of a process besides its counters.
+/// What is known about a process besides its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// Its name.
     pub name: String,
-    /// Its pid as it sees it itself, where that is another.
+    /// The pid in its own namespace, if that is a different one.
     pub ns_pid: Option<Tgid>,
-    /// The container it is in.
     pub container: Option<Container>,
-    /// When it ended, on the clock that [`Ended::forget_old`] is given.
+    /// When it exited, on the clock of [`crate::Ended::forget_old`].
     pub exited_at_ns: Option<u64>,
-    /// Which of the host's GPUs its own are.
+    /// The host's numbers of the GPUs that the process sees.
     pub gpus: GpuNumbers,
-    /// What it launched, up to the last look.
+    /// Its launches as of the last update.
     pub launched: Launched,
-    /// What it asked of the driver, up to the last look.
+    /// Its requests to the NVIDIA kernel module as of the last update.
     pub asked: Asked,
 }
 
 impl ProcessInfo {
-    /// Whether the series of this process are those of another, where the two have the same pid.
+    /// Whether this process and another one with the same pid share their metric series.
     pub fn has_labels_of(&self, other: &Self) -> bool {
         (&self.name, &self.container) == (&other.name, &other.container)
     }

@@ -1,5 +1,6 @@
-//! Places: sites as people tell them apart. Ways that read the same are one place, however many addresses they have; and
-//! of the functions on a way, the one that asked for memory is named first, not those that got it.
+//! Call sites as people distinguish them. Stacks that read the same are one call site, no matter how many addresses they
+//! have. A call site is named after the function that requested the memory, not after the library functions that it called
+//! to get it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -7,58 +8,58 @@ use std::sync::Arc;
 use gpuprobe_event::{Api, Frame, SiteId, catalogue};
 use serde::Serialize;
 
-/// Libraries whose functions carry out what others ask for.
+/// CUDA libraries: their frames are never the name of a call site.
 const CUDA_LIBRARIES: [&str; 4] = ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-"];
-/// What the runtime is made of where it is linked into the program.
+/// Prefixes of the runtime's internal functions when it is linked statically.
 const STATIC_RUNTIME: [&str; 3] = ["__cudart", "libcudart_static_", "cudart::"];
-/// Templates that programs are made of: they allocate for whoever uses them.
-const CARRIERS: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub::"];
+/// Prefixes of template libraries, which allocate on behalf of their callers.
+const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub::"];
 
-/// A place in a program: one way to an allocation.
+/// A call site: one stack of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Place {
-    /// The functions on the way, the one to show first; empty where the way is not known.
+    /// The frames from the one to show outwards; empty if the stack is not known.
     pub frames: Vec<Frame>,
 }
 
 impl Place {
-    /// The place that a way leads to, innermost first.
+    /// The call site of a stack, innermost frame first.
     pub fn of(mut frames: Vec<Frame>) -> Self {
-        let head = head(&frames);
-        frames.drain(..head);
+        let first = shown_frame(&frames);
+        frames.drain(..first);
         Self { frames }
     }
 
-    /// The function to show, with its line where that is known. Of the file its name is enough to be recognized by.
+    /// The function to show, with its line if known. The source file is shown without its directory.
     pub fn name(&self) -> String {
         self.frames.first().map_or_else(|| UNKNOWN.to_owned(), short)
     }
 
-    /// All of the way, the innermost function first.
+    /// All frames, the innermost first.
     pub fn way(&self) -> Vec<String> {
         self.frames.iter().map(Frame::to_string).collect()
     }
 }
 
-/// A frame without the folders of its source file.
+/// A frame without the directory of its source file.
 fn short(frame: &Frame) -> String {
     let name = |file: &String| file.rsplit('/').next().unwrap_or(file).to_owned();
     Frame { file: frame.file.as_ref().map(name), ..frame.clone() }.to_string()
 }
 
-/// The name of the place of everything whose way is not known.
+/// The name of the call site of allocations whose stack is not known.
 pub const UNKNOWN: &str = "unknown";
 
-/// Which frame to show: the first that is neither in a library of CUDA nor a carrier and whose function is known; or as
-/// much of that as there is.
-fn head(frames: &[Frame]) -> usize {
+/// The index of the frame to show: the first with a known function that is neither in a CUDA library nor in a template
+/// library; or else the first outside of CUDA libraries; or else the first.
+fn shown_frame(frames: &[Frame]) -> usize {
     let outside = |f: &Frame| !is_of_cuda(f);
-    let is_telling = |f: &Frame| {
-        let carries = |name: &String| CARRIERS.iter().any(|prefix| name.starts_with(prefix));
-        outside(f) && f.function.as_ref().is_some_and(|name| !carries(name))
+    let is_program = |f: &Frame| {
+        let is_template = |name: &String| TEMPLATE_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
+        outside(f) && f.function.as_ref().is_some_and(|name| !is_template(name))
     };
     let found = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
-    found(&is_telling).or_else(|| found(&outside)).unwrap_or(0)
+    found(&is_program).or_else(|| found(&outside)).unwrap_or(0)
 }
 
 fn is_of_cuda(frame: &Frame) -> bool {
@@ -70,87 +71,85 @@ fn is_of_cuda(frame: &Frame) -> bool {
     frame.module.as_ref().is_some_and(in_library) || frame.function.as_ref().is_some_and(is_runtime)
 }
 
-/// A number for a place, in the order in which they were found.
+/// The number of a call site, in the order of discovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct PlaceId(u64);
+pub struct CallSiteId(u64);
 
-/// The places that sites belong to.
+/// Maps the site ids of the BPF side to call sites.
 #[derive(Clone, Debug, Default)]
-pub struct Places {
-    of_site: HashMap<SiteId, PlaceId>,
-    by_way: HashMap<Vec<String>, PlaceId>,
-    places: HashMap<PlaceId, Arc<Place>>,
+pub struct CallSites {
+    of_site: HashMap<SiteId, CallSiteId>,
+    by_stack: HashMap<Vec<String>, CallSiteId>,
+    call_sites: HashMap<CallSiteId, Arc<Place>>,
     found: u64,
 }
 
-impl Places {
-    /// Whether the way to a site has been asked for.
+impl CallSites {
+    /// Whether the stack of a site has been set.
     pub fn is_named(&self, site: SiteId) -> bool {
         self.of_site.contains_key(&site)
     }
 
-    /// Takes in the way to a site, innermost first.
+    /// Sets the stack of a site, innermost frame first.
     pub fn name(&mut self, site: SiteId, frames: Vec<Frame>) {
-        let place = Place::of(frames);
-        let way = place.way();
-        let id = *self.by_way.entry(way).or_insert_with(|| {
+        let call_site = Place::of(frames);
+        let id = *self.by_stack.entry(call_site.way()).or_insert_with(|| {
             self.found += 1;
-            PlaceId(self.found)
+            CallSiteId(self.found)
         });
-        self.places.entry(id).or_insert_with(|| Arc::new(place));
+        self.call_sites.entry(id).or_insert_with(|| Arc::new(call_site));
         self.of_site.insert(site, id);
     }
 
-    /// The place of a site; `None` where nobody asked for its way yet.
-    pub fn of(&self, site: SiteId) -> Option<PlaceId> {
+    /// The call site of a site id; `None` if its stack has not been set.
+    pub fn of(&self, site: SiteId) -> Option<CallSiteId> {
         self.of_site.get(&site).copied()
     }
 
-    /// A place.
-    pub fn get(&self, id: PlaceId) -> Option<&Arc<Place>> {
-        self.places.get(&id)
+    pub fn get(&self, id: CallSiteId) -> Option<&Arc<Place>> {
+        self.call_sites.get(&id)
     }
 
-    /// Forgets all but these sites, and the places that only others led to.
+    /// Forgets all other sites, and the call sites that only they belong to.
     pub fn keep(&mut self, sites: &HashSet<SiteId>) {
         self.of_site.retain(|site, _| sites.contains(site));
-        let used: HashSet<PlaceId> = self.of_site.values().copied().collect();
-        self.places.retain(|id, _| used.contains(id));
-        self.by_way.retain(|_, id| used.contains(id));
+        let used: HashSet<CallSiteId> = self.of_site.values().copied().collect();
+        self.call_sites.retain(|id, _| used.contains(id));
+        self.by_stack.retain(|_, id| used.contains(id));
     }
 }
 
-/// Names for places that are shown together, no two alike: where several have the same first function, as those have that
-/// allocate through one, each is told with the next functions by which they differ.
-pub fn distinct_names(places: &[Arc<Place>]) -> Vec<String> {
-    let ways: Vec<Vec<String>> =
-        places.iter().map(|place| place.frames.iter().map(short).collect()).collect();
-    let mut names: Vec<String> = places.iter().map(|place| place.name()).collect();
-    // places with the same name so far, which are the same in as many functions
-    let mut alike = vec![(0, (0..places.len()).collect::<Vec<_>>())];
-    while let Some((from, group)) = alike.pop() {
-        let at = |place: usize, i: usize| ways[place].get(i);
-        let longest = group.iter().map(|place| ways[*place].len()).max().unwrap_or_default();
-        let differs = |i: &usize| group.iter().any(|place| at(*place, *i) != at(group[0], *i));
+/// Distinct names for call sites that are shown together. If several have the same first frame, for example because they
+/// allocate through one function, the next frames in which they differ are appended.
+pub fn distinct_names(call_sites: &[Arc<Place>]) -> Vec<String> {
+    let stacks: Vec<Vec<String>> =
+        call_sites.iter().map(|call_site| call_site.frames.iter().map(short).collect()).collect();
+    let mut names: Vec<String> = call_sites.iter().map(|call_site| call_site.name()).collect();
+    // groups of call sites whose first frames are equal, with the number of these frames
+    let mut groups = vec![(0, (0..call_sites.len()).collect::<Vec<_>>())];
+    while let Some((from, group)) = groups.pop() {
+        let at = |index: usize, i: usize| stacks[index].get(i);
+        let longest = group.iter().map(|index| stacks[*index].len()).max().unwrap_or_default();
+        let differs = |i: &usize| group.iter().any(|index| at(*index, *i) != at(group[0], *i));
         let Some(i) = (from..longest).find(differs) else { continue };
         let mut parts: HashMap<Option<&String>, Vec<usize>> = HashMap::new();
-        group.iter().for_each(|place| parts.entry(at(*place, i)).or_default().push(*place));
+        group.iter().for_each(|index| parts.entry(at(*index, i)).or_default().push(*index));
         for (caller, part) in parts {
             if let Some(caller) = caller.filter(|_| i > 0) {
-                part.iter().for_each(|place| names[*place] += &format!(" < {caller}"));
+                part.iter().for_each(|index| names[*index] += &format!(" < {caller}"));
             }
-            alike.push((i + 1, part));
+            groups.push((i + 1, part));
         }
     }
-    number_alike(&mut names, places);
+    number_alike(&mut names, call_sites);
     names
 }
 
-/// Gives numbers to names that are alike, in the order of the ways to their places: who comes first in a list changes.
-pub fn number_alike(names: &mut [String], places: &[Arc<Place>]) {
-    let mut order: Vec<usize> = (0..names.len().min(places.len())).collect();
-    order.sort_by_cached_key(|i| places[*i].way());
+/// Appends numbers to equal names. The numbers follow the order of the stacks, because the order in the list changes.
+pub fn number_alike(names: &mut [String], call_sites: &[Arc<Place>]) {
+    let mut order: Vec<usize> = (0..names.len().min(call_sites.len())).collect();
+    order.sort_by_cached_key(|i| call_sites[*i].way());
     let mut taken: HashSet<String> = names.iter().cloned().collect();
     let mut seen = HashSet::new();
     for i in order {
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asked_is_shown_and_not_who_got_it() {
+    fn the_name_is_the_function_that_requested_the_memory() {
         let cases: &[(&[Frame], &str)] = &[
             (&[frame("load", "app", 3), frame("main", "app", 9)], "load (app.cc:3)"),
             (&[frame("cudaMalloc", "libcudart.so.12", 0), frame("load", "app", 3)], "load (app.cc:3)"),
@@ -217,38 +216,42 @@ mod tests {
     }
 
     #[test]
-    fn ways_that_read_the_same_are_one_place() {
-        let mut places = Places::default();
-        let way = |address| vec![Frame { address, ..frame("load", "app", 3) }, frame("main", "app", 9)];
-        places.name(SiteId(1), way(0x10));
-        places.name(SiteId(2), [vec![frame("", "libcuda.so.1", 0)], way(0x20)].concat());
-        places.name(SiteId(3), vec![frame("load", "app", 3), frame("main", "app", 10)]);
-        places.name(SiteId(4), vec![]);
-        places.name(SiteId(5), vec![]);
-        let of = |site| places.of(SiteId(site)).unwrap();
+    fn stacks_that_read_the_same_are_one_call_site() {
+        let mut call_sites = CallSites::default();
+        let stack = |address| vec![Frame { address, ..frame("load", "app", 3) }, frame("main", "app", 9)];
+        call_sites.name(SiteId(1), stack(0x10));
+        call_sites.name(SiteId(2), [vec![frame("", "libcuda.so.1", 0)], stack(0x20)].concat());
+        call_sites.name(SiteId(3), vec![frame("load", "app", 3), frame("main", "app", 10)]);
+        call_sites.name(SiteId(4), vec![]);
+        call_sites.name(SiteId(5), vec![]);
+        let of = |site| call_sites.of(SiteId(site)).unwrap();
         assert_eq!((of(1), of(4)), (of(2), of(5)));
         assert_ne!(of(1), of(3));
-        assert!(places.is_named(SiteId(5)) && !places.is_named(SiteId(6)));
+        assert!(call_sites.is_named(SiteId(5)) && !call_sites.is_named(SiteId(6)));
         assert_eq!(
-            places.get(of(2)).unwrap().way(),
+            call_sites.get(of(2)).unwrap().way(),
             ["load (/src/lib/app.cc:3)", "main (/src/lib/app.cc:9)"]
         );
 
-        places.keep(&HashSet::from([SiteId(2), SiteId(6)]));
-        assert!(places.of(SiteId(1)).is_none() && places.places.len() == 1 && places.by_way.len() == 1);
-        let kept = places.of(SiteId(2));
-        places.name(SiteId(7), way(0x30));
-        assert_eq!(places.of(SiteId(7)), kept);
+        call_sites.keep(&HashSet::from([SiteId(2), SiteId(6)]));
+        assert!(
+            call_sites.of(SiteId(1)).is_none()
+                && call_sites.call_sites.len() == 1
+                && call_sites.by_stack.len() == 1
+        );
+        let kept = call_sites.of(SiteId(2));
+        call_sites.name(SiteId(7), stack(0x30));
+        assert_eq!(call_sites.of(SiteId(7)), kept);
     }
 
     #[test]
-    fn places_of_one_function_are_told_by_their_callers() {
-        let place = |frames: &[Frame]| Arc::new(Place::of(frames.to_vec()));
+    fn call_sites_of_one_function_are_named_with_their_callers() {
+        let call_site = |frames: &[Frame]| Arc::new(Place::of(frames.to_vec()));
         let (get, main) = (frame("get", "app", 3), frame("main", "app", 9));
         let shown = distinct_names(&[
-            place(&[get.clone(), frame("pool", "app", 4), frame("load", "app", 5), main.clone()]),
-            place(&[get.clone(), frame("pool", "app", 4), frame("save", "app", 6), main.clone()]),
-            place(&[main]),
+            call_site(&[get.clone(), frame("pool", "app", 4), frame("load", "app", 5), main.clone()]),
+            call_site(&[get.clone(), frame("pool", "app", 4), frame("save", "app", 6), main.clone()]),
+            call_site(&[main]),
         ]);
         assert_eq!(
             shown,
@@ -257,8 +260,8 @@ mod tests {
     }
 
     #[test]
-    fn no_two_places_have_the_same_name() {
-        let place = |names: &[&str]| {
+    fn no_two_call_sites_have_the_same_name() {
+        let call_site = |names: &[&str]| {
             let frames = names.iter().enumerate().map(|(i, name)| frame(name, "app", i as u32 + 1));
             Arc::new(Place::of(frames.collect()))
         };
@@ -266,11 +269,11 @@ mod tests {
             let file = Some(format!("{folder}/app.cc"));
             Arc::new(Place::of(vec![Frame { file, ..frame("put", "app", 1) }]))
         };
-        let places = [
-            place(&["get", "mid", "one", "main"]),
-            place(&["get", "mid", "two", "main"]),
-            place(&["get", "alt", "three", "main"]),
-            place(&["get", "mid", "two", "main", "start"]),
+        let call_sites = [
+            call_site(&["get", "mid", "one", "main"]),
+            call_site(&["get", "mid", "two", "main"]),
+            call_site(&["get", "alt", "three", "main"]),
+            call_site(&["get", "mid", "two", "main", "start"]),
             folder("/b"),
             folder("/a"),
             folder("/c"),
@@ -284,30 +287,30 @@ mod tests {
             "put (app.cc:1)",
             "put (app.cc:1) #3",
         ];
-        assert_eq!(distinct_names(&places), expected);
-        // whatever the order they come in
-        let (backwards, expected): (Vec<_>, Vec<_>) = places.into_iter().zip(expected).rev().unzip();
+        assert_eq!(distinct_names(&call_sites), expected);
+        // the order of the input does not matter
+        let (backwards, expected): (Vec<_>, Vec<_>) = call_sites.into_iter().zip(expected).rev().unzip();
         assert_eq!(distinct_names(&backwards), expected);
     }
 
     #[test]
-    fn names_that_look_like_those_of_others_are_numbered() {
+    fn names_that_equal_generated_names_are_numbered() {
         let bare = |function: &str| Frame {
             function: Some(function.to_owned()),
             module: Some("app".to_owned()),
             ..Frame::default()
         };
-        let place = |names: &[&str]| Arc::new(Place::of(names.iter().map(|name| bare(name)).collect()));
-        let places = [
-            place(&["get", "one"]),
-            place(&["get", "two"]),
-            place(&["get+0x0 (app) < one"]),
-            place(&["main"]),
+        let call_site = |names: &[&str]| Arc::new(Place::of(names.iter().map(|name| bare(name)).collect()));
+        let call_sites = [
+            call_site(&["get", "one"]),
+            call_site(&["get", "two"]),
+            call_site(&["get+0x0 (app) < one"]),
+            call_site(&["main"]),
         ];
-        let names = distinct_names(&places);
-        assert_eq!(names.iter().collect::<HashSet<_>>().len(), places.len(), "{names:?}");
+        let names = distinct_names(&call_sites);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), call_sites.len(), "{names:?}");
         let mut names = ["a", "a", "a #2", "b"].map(str::to_owned);
-        number_alike(&mut names, &places);
+        number_alike(&mut names, &call_sites);
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), 4, "{names:?}");
         assert!(names.contains(&"a #3".to_owned()) && names.contains(&"b".to_owned()), "{names:?}");
     }

@@ -1,5 +1,5 @@
-//! How much was live from each site over time, in a bounded number of points. When there are too many of them, two
-//! become one, so that a history covers all of its time, whether that is a second or a week.
+//! Live memory of each site over time, in a bounded number of points. When there are too many points, every two are merged,
+//! so that a history covers its whole time, a second or a week.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -8,34 +8,34 @@ use gpuprobe_event::SiteId;
 use gpuprobe_event::counters::SiteMemory;
 use serde::Serialize;
 
-/// Points of a history. Half of them are always there once so many samples were taken.
+/// The most points of a history. At least half as many exist once enough samples were taken.
 pub const MOST_POINTS: usize = 64;
-/// Sites with a history of their own, in one process. Each takes 2.5 KiB.
+/// Sites of one process with a history. Each takes 2.5 KiB.
 pub(crate) const MOST_SITES: usize = 1024;
 
-/// What one site, or several together, came to in one stretch of time.
+/// The memory of one site, or the sum of several, in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Point {
-    /// The fewest live bytes that were seen in it.
+    /// The fewest live bytes seen in the interval.
     pub low_bytes: u64,
     /// Live bytes at its end.
     pub last_bytes: u64,
-    /// Allocations ever made, at its end.
+    /// All allocations up to its end.
     pub allocations: u64,
-    /// Of these, how many were freed by a call.
+    /// How many of `allocations` were freed by a call.
     pub frees: u64,
-    /// Of these, how many ended with their context.
+    /// How many of `allocations` were freed with their context.
     pub ended: u64,
 }
 
 impl Point {
-    /// What one look at the kernel's row tells.
+    /// From one row of the BPF side.
     fn of(row: &SiteMemory) -> Self {
         Self {
             low_bytes: row.held.live_bytes,
             last_bytes: row.held.live_bytes,
             allocations: row.allocations,
-            // the fields of a row are read while they change
+            // the row changes while it is read, so the difference could be negative
             frees: row
                 .allocations
                 .saturating_sub(row.held.live_allocations)
@@ -44,9 +44,9 @@ impl Point {
         }
     }
 
-    /// Together with another site in the same stretch of time. Each has its own lowest moment, so the sum may be lower
-    /// than both were at once, and never higher.
-    pub(crate) fn beside(self, other: Self) -> Self {
+    /// The sum with another site in the same interval. The two minima may be at different times, so the sum of the minima is a
+    /// lower bound for the minimum of the sum.
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             low_bytes: self.low_bytes.saturating_add(other.low_bytes),
             last_bytes: self.last_bytes.saturating_add(other.last_bytes),
@@ -56,84 +56,84 @@ impl Point {
         }
     }
 
-    /// Together with what came next at the same site.
-    fn before(self, next: Self) -> Self {
+    /// Merged with the next interval of the same site.
+    fn merged_with(self, next: Self) -> Self {
         Self { low_bytes: self.low_bytes.min(next.low_bytes), ..next }
     }
 
-    /// The same site when its row is gone: it holds nothing any more.
-    fn gone(self) -> Self {
+    /// The same site after its row was removed: it has no live memory any more.
+    fn freed(self) -> Self {
         let frees = self.allocations.saturating_sub(self.ended);
         Self { low_bytes: 0, last_bytes: 0, frees, ..self }
     }
 }
 
-/// The sites of one process over time. All of them have the same points, so that they can be added up.
+/// The sites of one process over time. All sites have the same intervals, so that they can be summed.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     began_ns: u64,
-    /// When the last sample of each point was taken.
+    /// The time of the last sample in each point.
     ends_ns: Vec<u64>,
-    /// Samples in each point; the last may have fewer.
+    /// Samples per point; the last point may have fewer.
     samples_each: u32,
+    /// Samples in the last point.
     in_last: u32,
     series: HashMap<SiteId, Vec<Point>>,
-    /// The latest of sites that hold nothing and gave their series to others.
-    resting: HashMap<SiteId, Point>,
-    /// Sites that hold something and found no room for a series.
+    /// The latest point of sites without live memory that gave up their series.
+    evicted: HashMap<SiteId, Point>,
+    /// Sites with live memory for which there was no room.
     not_followed: HashSet<SiteId>,
 }
 
 impl History {
-    /// One that begins now, with nothing allocated.
+    /// A history that starts at this time, with nothing allocated.
     pub fn new(began_ns: u64) -> Self {
         Self { began_ns, samples_each: 1, ..Self::default() }
     }
 
-    /// When it began.
     pub fn began_ns(&self) -> u64 {
         self.began_ns
     }
 
-    /// When each point ended.
+    /// The end of each point.
     pub fn ends_ns(&self) -> &[u64] {
         &self.ends_ns
     }
 
-    /// The points of a site; `None` where it has none of its own.
+    /// The points of a site; `None` if it has no series.
     pub fn of(&self, site: SiteId) -> Option<&[Point]> {
         self.series.get(&site).map(Vec::as_slice)
     }
 
-    /// Whether a site holds something and nothing is known of what it held before.
+    /// Whether a site has live memory but no history.
     pub fn is_not_followed(&self, site: SiteId) -> bool {
         self.not_followed.contains(&site)
     }
 
-    /// How many sites these are.
+    /// The number of sites with live memory but no history.
     pub fn not_followed(&self) -> usize {
         self.not_followed.len()
     }
 
-    /// The sum of what was seen at these sites.
+    /// The sum of the points of these sites.
     pub fn sum(&self, sites: impl Iterator<Item = SiteId>) -> Vec<Point> {
         let mut sum = vec![Point::default(); self.ends_ns.len()];
         for site in sites {
             if let Some(points) = self.series.get(&site) {
-                sum.iter_mut().zip(points).for_each(|(sum, point)| *sum = sum.beside(*point));
-            } else if let Some(point) = self.resting.get(&site) {
-                sum.iter_mut().for_each(|sum| *sum = sum.beside(*point));
+                sum.iter_mut().zip(points).for_each(|(sum, point)| *sum = sum.plus(*point));
+            } else if let Some(point) = self.evicted.get(&site) {
+                sum.iter_mut().for_each(|sum| *sum = sum.plus(*point));
             }
         }
         sum
     }
 
-    /// Takes in what every site holds now; rows of one site on several GPUs are added up.
+    /// Adds a sample of all sites. Rows of one site on several GPUs are summed.
     pub fn sample<'a>(&mut self, rows: impl Iterator<Item = &'a SiteMemory>, now_ns: u64) {
         let mut now: HashMap<SiteId, Point> = HashMap::new();
         for row in rows {
             let sum = now.entry(row.site).or_default();
-            *sum = sum.beside(Point::of(row));
+            *sum = sum.plus(Point::of(row));
         }
         let is_new = self.ends_ns.is_empty() || self.in_last == self.samples_each;
         if is_new {
@@ -146,21 +146,21 @@ impl History {
         self.in_last += 1;
         for (site, points) in &mut self.series {
             let Some(&last) = points.last() else { continue };
-            let next = now.remove(site).unwrap_or_else(|| last.gone());
+            let next = now.remove(site).unwrap_or_else(|| last.freed());
             match points.last_mut() {
-                Some(last) if !is_new => *last = last.before(next),
+                Some(last) if !is_new => *last = last.merged_with(next),
                 _ => points.push(next),
             }
         }
-        self.seat(now);
+        self.start_series(now);
     }
 
-    /// Gives series to sites without one, those that hold most first. Where there is no room, they take those of sites
-    /// that hold nothing: a leak is not among these.
-    fn seat(&mut self, without: HashMap<SiteId, Point>) {
+    /// Starts series for sites without one, those with most live memory first. If there is no room, they replace the series
+    /// of sites without live memory, which cannot leak.
+    fn start_series(&mut self, without: HashMap<SiteId, Point>) {
         let mut without: Vec<(SiteId, Point)> = without.into_iter().collect();
         without.sort_unstable_by_key(|(site, point)| (Reverse(point.last_bytes), *site));
-        let before = std::mem::take(&mut self.resting);
+        let before = std::mem::take(&mut self.evicted);
         self.not_followed.clear();
         let mut idle = match self.series.len() + without.len() > MOST_SITES {
             true => self.idle(),
@@ -169,48 +169,48 @@ impl History {
         for (site, point) in without {
             if self.series.len() >= MOST_SITES {
                 if point.last_bytes == 0 {
-                    self.resting.insert(site, point);
+                    self.evicted.insert(site, point);
                     continue;
                 }
-                let Some(given) = idle.pop() else {
+                let Some(victim) = idle.pop() else {
                     self.not_followed.insert(site);
                     continue;
                 };
-                if let Some(last) = self.series.remove(&given).and_then(|points| points.last().copied()) {
-                    self.resting.insert(given, last);
+                if let Some(last) = self.series.remove(&victim).and_then(|points| points.last().copied()) {
+                    self.evicted.insert(victim, last);
                 }
             }
             self.begin(site, point, before.get(&site).copied().unwrap_or_default());
         }
     }
 
-    /// Sites whose series hold nothing, the one to be given up first last: that which has held nothing for longest, and
-    /// among such the one that held least.
+    /// Sites with a series and without live memory, in reverse order of eviction: the site that has been empty for longest
+    /// comes last, and among equals the one with the lowest peak.
     fn idle(&self) -> Vec<SiteId> {
-        let holds_nothing = |points: &[Point]| points.last().is_some_and(|last| last.last_bytes == 0);
+        let is_empty = |points: &[Point]| points.last().is_some_and(|last| last.last_bytes == 0);
         let mut idle: Vec<_> = self
             .series
             .iter()
-            .filter(|(_, points)| holds_nothing(points))
+            .filter(|(_, points)| is_empty(points))
             .map(|(site, points)| {
-                let held = points.iter().rposition(|point| point.last_bytes > 0);
-                (held, points.iter().map(|point| point.last_bytes).max(), *site)
+                let last_live = points.iter().rposition(|point| point.last_bytes > 0);
+                (last_live, points.iter().map(|point| point.last_bytes).max(), *site)
             })
             .collect();
         idle.sort_unstable_by_key(|key| Reverse(*key));
         idle.into_iter().map(|(.., site)| site).collect()
     }
 
-    /// A site that has no series had nothing live until now, and had done this much.
+    /// Starts the series of a site. Until now it had no live memory; `before` has its counts.
     fn begin(&mut self, site: SiteId, point: Point, before: Point) {
         let mut points = vec![before; self.ends_ns.len()];
         if let Some(last) = points.last_mut() {
-            *last = if self.in_last > 1 { last.before(point) } else { point };
+            *last = if self.in_last > 1 { last.merged_with(point) } else { point };
         }
         self.series.insert(site, points);
     }
 
-    /// Makes two points one where there are too many.
+    /// Merges every two points if there are too many.
     fn make_room(&mut self) {
         if self.ends_ns.len() < MOST_POINTS {
             return;
@@ -219,7 +219,7 @@ impl History {
         self.ends_ns = self.ends_ns.chunks(2).filter_map(<[u64]>::last).copied().collect();
         for points in self.series.values_mut() {
             *points =
-                points.chunks(2).filter_map(|pair| pair.iter().copied().reduce(Point::before)).collect();
+                points.chunks(2).filter_map(|pair| pair.iter().copied().reduce(Point::merged_with)).collect();
         }
     }
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_are_added_up_and_a_late_site_had_nothing_before() {
+    fn gpus_are_summed_and_a_late_site_had_nothing_before() {
         let mut history = History::new(5);
         history.sample([row(1, 0, 10, 1), row(1, 1, 20, 2)].iter(), 10);
         history.sample([row(1, 0, 10, 1), row(2, 0, 7, 3)].iter(), 20);
@@ -260,14 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_site_whose_row_is_gone_has_freed_everything() {
+    fn a_site_whose_row_was_removed_has_freed_everything() {
         let mut history = History::new(0);
         history.sample([row(1, 0, 10, 4)].iter(), 1);
         history.sample([].iter(), 2);
         assert_eq!(history.of(SiteId(1)).unwrap()[1], Point { allocations: 4, frees: 4, ..Point::default() });
     }
 
-    /// Whatever the number of samples: the points are few, cover all of the time, and keep the lowest moment.
+    /// For any number of samples the points are bounded, cover the whole time, and keep the minimum.
     #[test]
     fn any_number_of_samples_fits_into_the_points() {
         for count in 1..700_u64 {
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_begins_within_a_point_had_nothing_at_its_beginning() {
+    fn a_site_that_starts_within_a_point_had_nothing_at_the_start_of_the_point() {
         let mut history = History::new(0);
         for i in 0..=MOST_POINTS as u64 {
             history.sample([].iter(), i);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_with_its_context_was_not_freed() {
+    fn memory_freed_with_its_context_is_not_counted_as_a_free() {
         let ended = SiteMemory { ended_allocations: 5, ..row(1, 0, 2, 9) };
         let mut history = History::new(0);
         history.sample([ended].iter(), 1);
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(history.not_followed(), MOST_SITES);
         assert!(rows.iter().all(|row| history.is_not_followed(row.site) == history.of(row.site).is_none()));
 
-        // half of those that are followed give everything back, and as many others take their series
+        // half of the followed sites free everything, and as many others take their series
         let freed = |site: u32| site < MOST_SITES as u32 / 2;
         let rows: Vec<_> = rows.iter().map(|r| row(r.site.0, 0, u64::from(!freed(r.site.0)), 1)).collect();
         history.sample(rows.iter(), 3);
@@ -331,25 +331,25 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_nothing_makes_room_the_longest_first_and_comes_back_with_what_it_did() {
+    fn the_site_that_is_empty_for_longest_is_evicted_first_and_keeps_its_counts() {
         let most = MOST_SITES as u32;
-        let sites = |held: &dyn Fn(u32) -> u64| {
-            (0..=most).map(|site| row(site, 0, held(site), 7)).collect::<Vec<_>>()
+        let sites = |live: &dyn Fn(u32) -> u64| {
+            (0..=most).map(|site| row(site, 0, live(site), 7)).collect::<Vec<_>>()
         };
         let mut history = History::new(0);
-        // site 3 is empty from the second look on, site 2 from the third, and the last one comes then
+        // site 3 is empty from the second sample on, site 2 from the third, when the last site appears
         history.sample(sites(&|_| 9)[..most as usize].iter(), 1);
         history.sample(sites(&|site| if site == 3 { 0 } else { 9 })[..most as usize].iter(), 2);
         history.sample(sites(&|site| if matches!(site, 2 | 3) { 0 } else { 9 }).iter(), 3);
         assert!(history.of(SiteId(3)).is_none() && history.of(SiteId(2)).is_some());
         assert!(history.of(SiteId(most)).is_some());
-        assert_eq!(history.not_followed(), 0, "who holds nothing misses nothing");
-        let done = Point { allocations: 7, frees: 7, ..Point::default() };
-        assert_eq!(history.sum([SiteId(3)].into_iter()), [done; 3]);
+        assert_eq!(history.not_followed(), 0, "a site without live memory needs no history");
+        let freed = Point { allocations: 7, frees: 7, ..Point::default() };
+        assert_eq!(history.sum([SiteId(3)].into_iter()), [freed; 3]);
 
         history.sample(sites(&|site| if site == 2 { 0 } else { 9 }).iter(), 4);
         assert!(history.of(SiteId(2)).is_none());
-        assert_eq!(history.of(SiteId(3)).unwrap()[..3], [done; 3]);
+        assert_eq!(history.of(SiteId(3)).unwrap()[..3], [freed; 3]);
         assert_eq!(history.of(SiteId(3)).unwrap()[3].last_bytes, 9);
     }
 }

@@ -1,4 +1,5 @@
-//! Who holds memory, from which places, and what grows: the kernel's rows of sites over time, with names to them.
+//! Live memory by process and call site: follows the site rows of the BPF side over time, names the call sites and judges
+//! which of them leak.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -8,87 +9,81 @@ use gpuprobe_event::counters::{Allocation, ProcessKey, SiteMemory};
 use gpuprobe_event::{Container, LiveSite, LossCause, Losses, MemoryBySite, SiteId, Tgid, Total};
 use serde::Serialize;
 
-use crate::leaks::call_sites::{Place, PlaceId, Places, distinct_names};
+use crate::leaks::call_sites::{CallSiteId, CallSites, Place, distinct_names};
 use crate::leaks::history::History;
 use crate::leaks::verdict::{Growth, Judgement, Life, Rules, Verdict, judge};
 use crate::process_info::ProcessInfo;
 use crate::stats::loss_counts::LossCount;
 
-/// Sites of one process whose ways are asked for, those that hold most first. What others hold is one sum.
+/// Sites of one process whose stacks are resolved, those with most live memory first. All others are one sum.
 const MOST_NAMED: usize = 64;
-/// Places of one process with series of their own in metrics.
+/// Call sites of one process with metric series of their own.
 const MOST_SERIES: usize = 10;
-/// Processes that ended and are still shown, where they are.
-const MOST_ENDED: usize = 64;
-/// For how long the ages of what is live are taken to stay as they were: there may be a million allocations to look at.
+/// Exited processes that are still shown, if any are.
+const MOST_EXITED: usize = 64;
+/// How long the ages of live allocations are reused. Reading them again can mean reading a million allocations.
 const DATES_LAST_NS: u64 = 5_000_000_000;
 
-/// What one process holds from one place.
+/// Live memory of one process from one call site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlaceMemory {
-    /// The function to show, and by whom it was called where several places have the same.
+    /// The function to show, followed by its callers if several call sites have the same function.
     pub name: String,
-    /// The place.
     #[serde(skip)]
     pub place: Arc<Place>,
-    /// Live now.
     pub live: Total,
-    /// Allocations ever made there.
+    /// All allocations made there.
     pub allocations: u64,
-    /// Of these, how many were freed by a call.
+    /// How many of `allocations` were freed by a call.
     pub frees: u64,
-    /// Of these, how many ended with their context.
+    /// How many of `allocations` were freed with their context.
     pub ended: u64,
-    /// Age of the oldest that is live, where that was asked for.
+    /// The age of the oldest live allocation, if ages were read.
     pub oldest_age_ns: Option<u64>,
-    /// What is thought of it.
     pub judgement: Judgement,
-    /// Live bytes at the ends of [`ProcessPlaces::ends_ns`]; nothing where some of its sites are not followed.
+    /// Live bytes at the times in [`ProcessPlaces::ends_ns`]; empty if some of its sites have no history.
     pub curve: Vec<u64>,
-    /// It has series of its own in metrics.
+    /// It has metric series of its own.
     pub has_series: bool,
 }
 
-/// What one process holds, by place.
+/// Live memory of one process by call site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ProcessPlaces {
-    /// Its pid.
     pub pid: Tgid,
-    /// Its name.
     pub name: String,
-    /// The container it is in.
     pub container: Option<Container>,
-    /// It has ended, and held this then.
+    /// The process has exited; the figures are those at its exit.
     pub has_ended: bool,
-    /// All that it holds.
+    /// All its live memory.
     pub live: Total,
-    /// Suspects first, those that grow fastest before others; then by what they hold.
+    /// Suspects first, sorted by growth; then the others by live memory.
     pub places: Vec<PlaceMemory>,
-    /// Live at sites beyond those that are named one by one.
+    /// Live memory of sites that are not listed in `places`.
     pub other: Total,
-    /// How many sites these are.
+    /// The number of these sites.
     pub other_sites: usize,
-    /// Sites that hold something and could not be followed, because too many others do.
+    /// Sites with live memory but no history, because there are too many sites.
     pub not_followed: usize,
-    /// When it began to be watched.
+    /// The start of observation.
     pub began_ns: u64,
-    /// When the points of the curves were taken.
+    /// The times of the points of the curves.
     pub ends_ns: Vec<u64>,
 }
 
-/// What all processes hold.
+/// Live memory of all processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct MemoryReport {
-    /// When, on the clock of the rows.
+    /// The time of the report, on the clock of the rows.
     pub now_ns: u64,
-    /// Those that hold most first.
+    /// Sorted by live memory, largest first.
     pub processes: Vec<ProcessPlaces>,
-    /// What was lost that could have changed a verdict.
+    /// Losses that could have changed a verdict.
     pub missing: Vec<LossCount>,
 }
 
 impl MemoryReport {
-    /// What is live, by call site, as a recording keeps it.
+    /// Live memory by call site, in the form of a recording.
     pub fn by_site(&self) -> MemoryBySite {
         let site = |process: &ProcessPlaces, place: &PlaceMemory| LiveSite {
             pid: process.pid,
@@ -104,26 +99,26 @@ impl MemoryReport {
         MemoryBySite::new(self.processes.iter().flat_map(of_process).collect(), others)
     }
 
-    /// Sites that could not be followed, in all processes.
+    /// Sites without a history in all processes.
     pub fn not_followed(&self) -> usize {
         self.processes.iter().map(|process| process.not_followed).sum()
     }
 
-    /// Whether nothing is missing that could have changed a verdict.
+    /// Whether no loss could have changed a verdict.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.not_followed() == 0
     }
 }
 
-/// What was lost that live memory and its places are made of.
+/// The losses that affect live memory or its call sites.
 pub fn missing(losses: &Losses) -> Vec<LossCount> {
     use LossCause::{
         CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostMapping, LostName, OutputFull,
         OverBudget, RingFull, Undecodable, UnmatchedReturn,
     };
     let harmless = |cause: &LossCause| {
-        // memory is kept in the kernel, and needs no record of a call; what began before the probes is nobody's growth,
-        // and no function that memory is made of is ever left out
+        // memory is counted in BPF tables and needs no call records; memory from before the probes were attached is no
+        // growth; and the budget never removes the probes of memory functions
         matches!(
             cause,
             RingFull
@@ -146,20 +141,22 @@ pub fn missing(losses: &Losses) -> Vec<LossCount> {
         .collect()
 }
 
-/// The latest rows of one process, and what came before them.
+/// The latest rows of one process and its history.
 #[derive(Clone, Debug)]
-struct Holder {
+struct Process {
     info: ProcessInfo,
     history: History,
     now: BTreeMap<SiteId, SiteNow>,
-    /// Places with series. Who has one keeps it as long as it is near the first, so that series do not come and go.
-    seats: HashSet<PlaceId>,
+    /// Call sites with metric series. A call site keeps its series while it is near the top, so that series do not come and
+    /// go.
+    with_series: HashSet<CallSiteId>,
+    /// When the oldest live allocation of each site was made.
     oldest_ns: HashMap<SiteId, u64>,
-    /// The time of the rows by which `oldest_ns` was noted.
+    /// The time at which `oldest_ns` was updated.
     dated_ns: u64,
 }
 
-/// What one site holds on all GPUs, and did.
+/// The figures of one site, summed over GPUs.
 #[derive(Clone, Copy, Debug, Default)]
 struct SiteNow {
     live: Total,
@@ -176,93 +173,91 @@ impl SiteNow {
     }
 }
 
-/// Follows what processes hold.
+/// Follows the live memory of all processes.
 #[derive(Debug)]
 pub struct Holdings {
     rules: Rules,
-    /// Processes that ended are kept as they were then.
-    keeps_ended: bool,
-    holders: BTreeMap<ProcessKey, Holder>,
-    places: Places,
-    /// When the rows were last taken in: whoever is new had nothing then.
+    /// Exited processes are kept with the figures at their exit.
+    keeps_exited: bool,
+    processes: BTreeMap<ProcessKey, Process>,
+    call_sites: CallSites,
+    /// The time of the latest rows. A process that is new in the next rows had no memory then.
     fed_ns: Option<u64>,
-    /// The time of the rows when it was last noted how old what is live is.
+    /// The time of the rows for which ages were last read.
     dated_ns: Option<u64>,
 }
 
 impl Holdings {
-    /// Judges by these rules from now on.
+    /// Changes the rules.
     pub fn judge_by(&mut self, rules: Rules) {
         self.rules = rules;
     }
 
-    /// Nobody yet. With `keeps_ended`, processes that end stay as they were.
-    pub fn new(rules: Rules, keeps_ended: bool) -> Self {
+    /// With `keeps_exited`, exited processes are kept with the figures at their exit.
+    pub fn new(rules: Rules, keeps_exited: bool) -> Self {
         Self {
             rules,
-            keeps_ended,
-            holders: BTreeMap::new(),
-            places: Places::default(),
+            keeps_exited,
+            processes: BTreeMap::new(),
+            call_sites: CallSites::default(),
             fed_ns: None,
             dated_ns: None,
         }
     }
 
-    /// Whether processes that ended stay as they were.
     pub fn keeps_ended(&self) -> bool {
-        self.keeps_ended
+        self.keeps_exited
     }
 
-    /// Takes in the kernel's rows. `processes` names those that run, and those that ended and still have rows.
-    pub fn feed(&mut self, rows: &[SiteMemory], processes: &HashMap<ProcessKey, ProcessInfo>, now_ns: u64) {
+    /// Takes in the rows of the BPF side. `infos` has all running processes, and exited ones that still have rows.
+    pub fn feed(&mut self, rows: &[SiteMemory], infos: &HashMap<ProcessKey, ProcessInfo>, now_ns: u64) {
         let mut by_process: HashMap<ProcessKey, Vec<&SiteMemory>> = HashMap::new();
         rows.iter().for_each(|row| by_process.entry(row.process).or_default().push(row));
         let began_ns = self.fed_ns.replace(now_ns).unwrap_or(now_ns);
         for (key, rows) in by_process {
-            // the rows of one that nobody knows of are left over from its end
-            let Some(info) = processes.get(&key) else { continue };
-            let holder = self.holders.entry(key).or_insert_with(|| Holder::new(began_ns));
-            holder.feed(&rows, info, now_ns);
+            // rows of an unknown process are left over from its exit
+            let Some(info) = infos.get(&key) else { continue };
+            let process = self.processes.entry(key).or_insert_with(|| Process::new(began_ns));
+            process.feed(&rows, info, now_ns);
         }
-        let keeps_ended = self.keeps_ended;
-        self.holders.retain(|key, holder| match processes.get(key) {
-            Some(info) => keeps_ended || info.exited_at_ns.is_none(),
+        let keeps_exited = self.keeps_exited;
+        self.processes.retain(|key, process| match infos.get(key) {
+            Some(info) => keeps_exited || info.exited_at_ns.is_none(),
             None => {
-                holder.info.exited_at_ns.get_or_insert(now_ns);
-                keeps_ended
+                process.info.exited_at_ns.get_or_insert(now_ns);
+                keeps_exited
             }
         });
-        self.forget_ended();
-        let sites = self.holders.values().flat_map(|holder| holder.now.keys().copied()).collect();
-        self.places.keep(&sites);
+        self.forget_exited();
+        let sites = self.processes.values().flat_map(|process| process.now.keys().copied()).collect();
+        self.call_sites.keep(&sites);
     }
 
-    fn forget_ended(&mut self) {
-        let ended = |holder: &Holder| holder.info.exited_at_ns;
-        let mut over: Vec<_> =
-            self.holders.iter().filter_map(|(key, holder)| Some((ended(holder)?, *key))).collect();
-        over.sort_unstable();
-        let many = over.len().saturating_sub(MOST_ENDED);
-        over.iter().take(many).for_each(|(_, key)| drop(self.holders.remove(key)));
+    fn forget_exited(&mut self) {
+        let exit = |(key, process): (&ProcessKey, &Process)| Some((process.info.exited_at_ns?, *key));
+        let mut exited: Vec<_> = self.processes.iter().filter_map(exit).collect();
+        exited.sort_unstable();
+        let many = exited.len().saturating_sub(MOST_EXITED);
+        exited.iter().take(many).for_each(|(_, key)| drop(self.processes.remove(key)));
     }
 
-    /// Notes how old what is live is. Times are on the clock of the rows.
+    /// Updates the ages of live allocations. `since_start` converts their times to the clock of the rows.
     pub fn date(&mut self, allocations: &[Allocation], since_start: impl Fn(u64) -> u64) {
         self.dated_ns = self.fed_ns;
-        for holder in self.holders.values_mut().filter(|h| h.info.exited_at_ns.is_none()) {
-            holder.oldest_ns.clear();
-            holder.dated_ns = self.fed_ns.unwrap_or_default();
+        for process in self.processes.values_mut().filter(|process| process.info.exited_at_ns.is_none()) {
+            process.oldest_ns.clear();
+            process.dated_ns = self.fed_ns.unwrap_or_default();
         }
         for allocation in allocations {
-            let Some(holder) = self.holders.get_mut(&allocation.process) else { continue };
+            let Some(process) = self.processes.get_mut(&allocation.process) else { continue };
             let since_ns = since_start(allocation.since_ns);
-            let oldest = holder.oldest_ns.entry(allocation.site).or_insert(since_ns);
+            let oldest = process.oldest_ns.entry(allocation.site).or_insert(since_ns);
             *oldest = since_ns.min(*oldest);
         }
     }
 
-    /// Whether somebody is accused in a report and what is live has not been dated of late: it may all be young, and then
-    /// it is no leak.
+    /// Whether ages should be read: a report has a suspect, and the known ages are old. If all live allocations of the
+    /// suspect are young, it is no leak.
     pub fn wants_dates(&self, report: &MemoryReport) -> bool {
         let age_ns = self.dated_ns.zip(self.fed_ns).map(|(dated, fed)| fed.saturating_sub(dated));
         let mut running = report.processes.iter().filter(|process| !process.has_ended);
@@ -270,49 +265,49 @@ impl Holdings {
             && running.any(|process| process.places.iter().any(PlaceMemory::is_suspect))
     }
 
-    /// The sites whose ways should be asked for: of each process those that grow, then those that hold most.
+    /// The sites whose stacks should be resolved: for each process the suspects first, then those with most live memory.
     pub fn unnamed(&self) -> Vec<SiteId> {
         let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
-        for holder in self.holders.values() {
-            let mut sites: Vec<_> = holder.now.iter().collect();
+        for process in self.processes.values() {
+            let mut sites: Vec<_> = process.now.iter().collect();
             let suspects =
-                |site: SiteId| holder.judge([site].into_iter(), self.rules).verdict == Verdict::Suspect;
+                |site: SiteId| process.judge([site].into_iter(), self.rules).verdict == Verdict::Suspect;
             sites.sort_by_cached_key(|(site, now)| (Reverse((suspects(**site), now.live.bytes)), **site));
             let first = sites.iter().take(MOST_NAMED).map(|(site, _)| **site);
-            wanted.extend(first.filter(|site| !self.places.is_named(*site) && seen.insert(*site)));
+            wanted.extend(first.filter(|site| !self.call_sites.is_named(*site) && seen.insert(*site)));
         }
         wanted
     }
 
-    /// Takes in the way to a site.
+    /// Sets the stack of a site, innermost frame first.
     pub fn name(&mut self, site: SiteId, frames: Vec<gpuprobe_event::Frame>) {
-        self.places.name(site, frames);
+        self.call_sites.name(site, frames);
     }
 
-    /// How everything stands.
     pub fn report(&mut self, losses: &Losses, now_ns: u64) -> MemoryReport {
-        let (rules, places) = (self.rules, &self.places);
-        let mut processes: Vec<_> =
-            self.holders.iter_mut().map(|(key, holder)| holder.report(*key, places, rules, now_ns)).collect();
+        let (rules, call_sites) = (self.rules, &self.call_sites);
+        let report =
+            |(key, process): (&ProcessKey, &mut Process)| process.report(*key, call_sites, rules, now_ns);
+        let mut processes: Vec<_> = self.processes.iter_mut().map(report).collect();
         processes.sort_by_key(|p| (p.has_ended, Reverse(p.live.bytes), p.pid));
         MemoryReport { now_ns, processes, missing: missing(losses) }
     }
 }
 
-impl Holder {
+impl Process {
     fn new(began_ns: u64) -> Self {
         Self {
             info: ProcessInfo::default(),
             history: History::new(began_ns),
             now: BTreeMap::new(),
-            seats: HashSet::new(),
+            with_series: HashSet::new(),
             oldest_ns: HashMap::new(),
             dated_ns: began_ns,
         }
     }
 
     fn feed(&mut self, rows: &[&SiteMemory], info: &ProcessInfo, now_ns: u64) {
-        // what it held when it ended is what is shown of it
+        // an exited process keeps the figures at its exit
         if self.info.exited_at_ns.is_some() {
             return;
         }
@@ -325,7 +320,7 @@ impl Holder {
     fn judge(&self, mut sites: impl Iterator<Item = SiteId> + Clone, rules: Rules) -> Judgement {
         let history = &self.history;
         let points = history.sum(sites.clone());
-        // what was young when it was dated is not held to have aged since, as long as it is not dated again
+        // until ages are read again, assume that the oldest allocation is as old as it was then
         let now_ns = history.ends_ns().last().copied().unwrap_or_default();
         let since_ns = now_ns.saturating_sub(self.dated_ns).min(DATES_LAST_NS);
         let oldest_ns = sites.clone().filter_map(|site| self.oldest_ns.get(&site)).min();
@@ -336,7 +331,7 @@ impl Holder {
             oldest_ns: oldest_ns.map(|oldest| oldest.saturating_add(since_ns)),
         };
         let judgement = judge(&life, rules);
-        // those that are followed are enough to accuse, and not enough to acquit
+        // sites with a history suffice for a suspicion, but not for any other verdict
         match judgement.verdict {
             Verdict::Suspect => judgement,
             _ if sites.any(|site| history.is_not_followed(site)) => {
@@ -346,27 +341,33 @@ impl Holder {
         }
     }
 
-    fn report(&mut self, key: ProcessKey, names: &Places, rules: Rules, now_ns: u64) -> ProcessPlaces {
-        let mut groups: BTreeMap<PlaceId, Vec<SiteId>> = BTreeMap::new();
+    fn report(
+        &mut self,
+        key: ProcessKey,
+        call_sites: &CallSites,
+        rules: Rules,
+        now_ns: u64,
+    ) -> ProcessPlaces {
+        let mut groups: BTreeMap<CallSiteId, Vec<SiteId>> = BTreeMap::new();
         let (mut live, mut other, mut other_sites) = (Total::default(), Total::default(), 0);
         for (site, now) in &self.now {
             live = live.plus(now.live);
-            match names.of(*site) {
-                Some(place) => groups.entry(place).or_default().push(*site),
+            match call_sites.of(*site) {
+                Some(id) => groups.entry(id).or_default().push(*site),
                 None => {
                     other = other.plus(now.live);
                     other_sites += usize::from(now.live.count > 0);
                 }
             }
         }
-        let mut places: Vec<(PlaceId, PlaceMemory)> = groups
+        let mut places: Vec<(CallSiteId, PlaceMemory)> = groups
             .iter()
-            .filter_map(|(id, sites)| Some((*id, self.place(sites, names.get(*id)?, rules, now_ns))))
+            .filter_map(|(id, sites)| Some((*id, self.call_site(sites, call_sites.get(*id)?, rules, now_ns))))
             .collect();
         places.sort_by_key(|(_, place)| Reverse(place.live.bytes));
         places.sort_by(|(_, a), (_, b)| b.urgency().total_cmp(&a.urgency()));
-        self.take_seats(&places);
-        places.iter_mut().for_each(|(id, place)| place.has_series = self.seats.contains(id));
+        self.assign_series(&places);
+        places.iter_mut().for_each(|(id, place)| place.has_series = self.with_series.contains(id));
         let mut places: Vec<PlaceMemory> = places.into_iter().map(|(_, place)| place).collect();
         let all: Vec<Arc<Place>> = places.iter().map(|p| Arc::clone(&p.place)).collect();
         places.iter_mut().zip(distinct_names(&all)).for_each(|(place, name)| place.name = name);
@@ -385,7 +386,7 @@ impl Holder {
         }
     }
 
-    fn place(&self, sites: &[SiteId], place: &Arc<Place>, rules: Rules, now_ns: u64) -> PlaceMemory {
+    fn call_site(&self, sites: &[SiteId], place: &Arc<Place>, rules: Rules, now_ns: u64) -> PlaceMemory {
         let mut sum = SiteNow::default();
         for now in sites.iter().filter_map(|site| self.now.get(site)) {
             sum.live = sum.live.plus(now.live);
@@ -410,27 +411,26 @@ impl Holder {
         }
     }
 
-    /// Gives series to the first places that hold something.
-    fn take_seats(&mut self, places: &[(PlaceId, PlaceMemory)]) {
-        let holds = places.iter().filter(|(_, place)| place.live.count > 0).map(|(id, _)| *id);
-        let near: HashSet<PlaceId> = holds.clone().take(2 * MOST_SERIES).collect();
-        self.seats.retain(|id| near.contains(id));
-        for id in holds {
-            if self.seats.len() >= MOST_SERIES {
+    /// Assigns metric series to the first call sites with live memory.
+    fn assign_series(&mut self, places: &[(CallSiteId, PlaceMemory)]) {
+        let live = places.iter().filter(|(_, place)| place.live.count > 0).map(|(id, _)| *id);
+        let near: HashSet<CallSiteId> = live.clone().take(2 * MOST_SERIES).collect();
+        self.with_series.retain(|id| near.contains(id));
+        for id in live {
+            if self.with_series.len() >= MOST_SERIES {
                 break;
             }
-            self.seats.insert(id);
+            self.with_series.insert(id);
         }
     }
 }
 
 impl PlaceMemory {
-    /// It is accused.
     pub fn is_suspect(&self) -> bool {
         self.judgement.verdict == Verdict::Suspect
     }
 
-    /// Suspects by the rate at which they grow; others are as they come.
+    /// The growth rate of a suspect; 0 for all others.
     fn urgency(&self) -> f64 {
         if self.is_suspect() { self.judgement.growth.rate() } else { 0.0 }
     }

@@ -29,7 +29,7 @@ fn running(pids: &[u32]) -> HashMap<ProcessKey, ProcessInfo> {
     pids.iter().map(info).collect()
 }
 
-fn way(names: &[&str]) -> Vec<Frame> {
+fn stack(names: &[&str]) -> Vec<Frame> {
     let frame = |name: &&str| Frame {
         function: Some((*name).to_owned()),
         module: Some("app".to_owned()),
@@ -40,13 +40,13 @@ fn way(names: &[&str]) -> Vec<Frame> {
     names.iter().map(frame).collect()
 }
 
-fn report(holdings: &mut Holdings, now_ns: u64) -> MemoryReport {
-    holdings.report(&Losses::default(), now_ns)
+fn report(memory: &mut Holdings, now_ns: u64) -> MemoryReport {
+    memory.report(&Losses::default(), now_ns)
 }
 
 #[test]
-fn sites_of_one_place_and_rows_of_several_gpus_are_added_up() {
-    let mut holdings = Holdings::new(RULES, false);
+fn sites_of_one_call_site_and_rows_of_several_gpus_are_summed() {
+    let mut memory = Holdings::new(RULES, false);
     let rows = [
         row(1, 1, 0, 2, 5),
         row(1, 1, 1, 1, 1),
@@ -54,13 +54,13 @@ fn sites_of_one_place_and_rows_of_several_gpus_are_added_up() {
         row(1, 3, 0, 1, 9),
         row(2, 4, 0, 50, 50),
     ];
-    holdings.feed(&rows, &running(&[1, 2]), SECOND);
-    assert_eq!(holdings.unnamed(), [2, 1, 3, 4].map(SiteId), "who holds most");
-    holdings.name(SiteId(1), way(&["load", "main"]));
-    holdings.name(SiteId(2), way(&["load", "main"]));
-    assert_eq!(holdings.unnamed(), [SiteId(3), SiteId(4)]);
-    let report = report(&mut holdings, 2 * SECOND);
-    assert_eq!(report.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 1], "who holds most");
+    memory.feed(&rows, &running(&[1, 2]), SECOND);
+    assert_eq!(memory.unnamed(), [2, 1, 3, 4].map(SiteId), "sorted by live memory");
+    memory.name(SiteId(1), stack(&["load", "main"]));
+    memory.name(SiteId(2), stack(&["load", "main"]));
+    assert_eq!(memory.unnamed(), [SiteId(3), SiteId(4)]);
+    let report = report(&mut memory, 2 * SECOND);
+    assert_eq!(report.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 1], "sorted by live memory");
     let first = &report.processes[1];
     assert_eq!((first.name.as_str(), first.live), ("p1", Total { count: 8, bytes: 800 }));
     assert_eq!((first.other, first.other_sites), (Total { count: 1, bytes: 100 }, 1));
@@ -72,8 +72,8 @@ fn sites_of_one_place_and_rows_of_several_gpus_are_added_up() {
 }
 
 #[test]
-fn suspects_come_first_by_rate_and_others_by_what_they_hold() {
-    let mut holdings = Holdings::new(RULES, false);
+fn suspects_come_first_by_rate_and_others_by_live_memory() {
+    let mut memory = Holdings::new(RULES, false);
     for second in 1..=30 {
         let rows = [
             row(1, 1, 0, 5000, 5000),
@@ -81,12 +81,12 @@ fn suspects_come_first_by_rate_and_others_by_what_they_hold() {
             row(1, 3, 0, 3 * second, 3 * second),
             row(1, 4, 0, 5100, 5100),
         ];
-        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        memory.feed(&rows, &running(&[1]), second * SECOND);
     }
     for (site, name) in [(1, "keep"), (2, "slow"), (3, "fast"), (4, "keep more")] {
-        holdings.name(SiteId(site), way(&[name]));
+        memory.name(SiteId(site), stack(&[name]));
     }
-    let report = report(&mut holdings, 30 * SECOND);
+    let report = report(&mut memory, 30 * SECOND);
     let shown: Vec<_> = report.processes[0]
         .places
         .iter()
@@ -97,78 +97,78 @@ fn suspects_come_first_by_rate_and_others_by_what_they_hold() {
 }
 
 #[test]
-fn suspects_are_named_before_what_holds_more() {
-    let mut holdings = Holdings::new(RULES, false);
+fn suspects_are_named_before_larger_sites() {
+    let mut memory = Holdings::new(RULES, false);
     for second in 1..=30 {
         let mut rows: Vec<_> = (1..=200).map(|site| row(1, site, 0, 5000, 5000)).collect();
         rows.push(row(1, 1000, 0, second, second));
-        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        memory.feed(&rows, &running(&[1]), second * SECOND);
     }
-    let wanted = holdings.unnamed();
+    let wanted = memory.unnamed();
     assert_eq!(wanted.len(), MOST_NAMED);
     assert!(wanted.contains(&SiteId(1000)));
 }
 
 #[test]
-fn who_has_a_series_keeps_it_while_it_is_among_the_first() {
-    let mut holdings = Holdings::new(RULES, false);
-    let seats = |holdings: &mut Holdings, held: &dyn Fn(u32) -> u64, now_ns| -> Vec<u32> {
-        let rows: Vec<_> = (1..=40).map(|site| row(1, site, 0, held(site), 1000)).collect();
-        holdings.feed(&rows, &running(&[1]), now_ns);
-        (1..=40).for_each(|site| holdings.name(SiteId(site), way(&[&format!("f{site:02}")])));
-        let report = report(holdings, now_ns);
-        let mut seats: Vec<_> = report.processes[0].places.iter().filter(|p| p.has_series).collect();
-        seats.sort_by_key(|p| p.name.clone());
-        seats.iter().map(|p| p.name[1..3].parse().unwrap()).collect()
+fn a_call_site_keeps_its_series_while_it_is_near_the_top() {
+    let mut memory = Holdings::new(RULES, false);
+    let with_series = |memory: &mut Holdings, live: &dyn Fn(u32) -> u64, now_ns| -> Vec<u32> {
+        let rows: Vec<_> = (1..=40).map(|site| row(1, site, 0, live(site), 1000)).collect();
+        memory.feed(&rows, &running(&[1]), now_ns);
+        (1..=40).for_each(|site| memory.name(SiteId(site), stack(&[&format!("f{site:02}")])));
+        let report = report(memory, now_ns);
+        let mut shown: Vec<_> = report.processes[0].places.iter().filter(|p| p.has_series).collect();
+        shown.sort_by_key(|p| p.name.clone());
+        shown.iter().map(|p| p.name[1..3].parse().unwrap()).collect()
     };
     let first: Vec<u32> = (1..=10).collect();
-    assert_eq!(seats(&mut holdings, &|site| 100 - u64::from(site), 1), first);
-    // 11 to 15 hold more than 6 to 10 now, all of which are among the first 20
+    assert_eq!(with_series(&mut memory, &|site| 100 - u64::from(site), 1), first);
+    // 11 to 15 are larger than 6 to 10 now, and all of these are among the first 20
     let closer = |site: u32| if (11..=15).contains(&site) { 96 } else { 100 - u64::from(site) };
-    assert_eq!(seats(&mut holdings, &closer, 2), first);
-    // 1 gives everything back, 2 falls far behind
-    let gone = |site: u32| match site {
+    assert_eq!(with_series(&mut memory, &closer, 2), first);
+    // 1 frees everything, 2 falls far behind
+    let freed = |site: u32| match site {
         1 => 0,
         2 => 1,
         site => 100 - u64::from(site),
     };
-    assert_eq!(seats(&mut holdings, &gone, 3), (3..=12).collect::<Vec<_>>());
+    assert_eq!(with_series(&mut memory, &freed, 3), (3..=12).collect::<Vec<_>>());
 }
 
 #[test]
-fn processes_that_end_are_forgotten_or_stay_as_they_were() {
-    let mut ended = running(&[1, 2]);
-    for info in ended.values_mut().filter(|info| info.name == "p1") {
+fn exited_processes_are_forgotten_or_keep_their_figures() {
+    let mut with_exited = running(&[1, 2]);
+    for info in with_exited.values_mut().filter(|info| info.name == "p1") {
         info.exited_at_ns = Some(3);
     }
-    for keeps_ended in [false, true] {
-        let mut holdings = Holdings::new(RULES, keeps_ended);
+    for keeps_exited in [false, true] {
+        let mut memory = Holdings::new(RULES, keeps_exited);
         let rows = [row(1, 1, 0, 2, 2), row(2, 2, 0, 1, 1)];
-        holdings.feed(&rows, &running(&[1, 2]), 1);
-        holdings.feed(&[row(1, 1, 0, 7, 7), row(2, 2, 0, 1, 1)], &ended, 3);
-        // its rows are taken out of the kernel, and its name with it
-        holdings.feed(&rows[1..], &running(&[2]), 4);
-        let report = report(&mut holdings, 5);
+        memory.feed(&rows, &running(&[1, 2]), 1);
+        memory.feed(&[row(1, 1, 0, 7, 7), row(2, 2, 0, 1, 1)], &with_exited, 3);
+        // its rows are removed from the table, and so is its name
+        memory.feed(&rows[1..], &running(&[2]), 4);
+        let report = report(&mut memory, 5);
         let shown: Vec<_> = report.processes.iter().map(|p| (p.pid.0, p.has_ended, p.live.count)).collect();
-        let expected: &[_] = if keeps_ended { &[(2, false, 1), (1, true, 7)] } else { &[(2, false, 1)] };
+        let expected: &[_] = if keeps_exited { &[(2, false, 1), (1, true, 7)] } else { &[(2, false, 1)] };
         assert_eq!(shown, expected);
     }
 }
 
 #[test]
-fn of_many_that_ended_the_latest_are_kept_and_names_go_with_their_sites() {
-    let mut holdings = Holdings::new(RULES, true);
+fn the_latest_exited_processes_are_kept_and_names_are_dropped_with_their_sites() {
+    let mut memory = Holdings::new(RULES, true);
     for pid in 1..=200 {
-        holdings.feed(&[row(pid, pid, 0, 1, 1)], &running(&[pid]), u64::from(pid));
-        holdings.name(SiteId(pid), way(&["load"]));
+        memory.feed(&[row(pid, pid, 0, 1, 1)], &running(&[pid]), u64::from(pid));
+        memory.name(SiteId(pid), stack(&["load"]));
     }
-    let report = report(&mut holdings, 300);
-    assert_eq!(report.processes.len(), MOST_ENDED + 1);
-    assert!(report.processes.iter().all(|p| p.pid.0 >= 200 - MOST_ENDED as u32));
-    assert!(!holdings.places.is_named(SiteId(1)) && holdings.places.is_named(SiteId(200)));
+    let report = report(&mut memory, 300);
+    assert_eq!(report.processes.len(), MOST_EXITED + 1);
+    assert!(report.processes.iter().all(|p| p.pid.0 >= 200 - MOST_EXITED as u32));
+    assert!(!memory.call_sites.is_named(SiteId(1)) && memory.call_sites.is_named(SiteId(200)));
 }
 
-/// One of the first process.
+/// An allocation of the first process.
 fn allocation(site: u32, since_ns: u64) -> Allocation {
     Allocation {
         process: key(1),
@@ -182,38 +182,38 @@ fn allocation(site: u32, since_ns: u64) -> Allocation {
 }
 
 #[test]
-fn a_leak_that_comes_after_many_sites_that_freed_everything_is_accused() {
+fn a_leak_is_found_after_many_sites_that_freed_everything() {
     const PASSING: u32 = 1500;
     const LEAK: u32 = 5000;
-    let mut holdings = Holdings::new(RULES, false);
+    let mut memory = Holdings::new(RULES, false);
     for second in 1..=60 {
         let mut rows: Vec<_> = (0..PASSING).map(|site| row(1, site, 0, u64::from(second < 3), 1)).collect();
         if second > 10 {
             rows.push(row(1, LEAK, 0, 40 * (second - 10), 40 * (second - 10)));
         }
-        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        memory.feed(&rows, &running(&[1]), second * SECOND);
         if second == 2 {
-            let report = report(&mut holdings, second * SECOND);
+            let report = report(&mut memory, second * SECOND);
             assert_eq!((report.not_followed(), report.is_complete()), (PASSING as usize - MOST_SITES, false));
         }
     }
-    assert_eq!(holdings.unnamed()[0], SiteId(LEAK));
-    holdings.name(SiteId(LEAK), way(&["leak"]));
-    (0..PASSING).for_each(|site| holdings.name(SiteId(site), way(&["pass"])));
-    let report = report(&mut holdings, 60 * SECOND);
+    assert_eq!(memory.unnamed()[0], SiteId(LEAK));
+    memory.name(SiteId(LEAK), stack(&["leak"]));
+    (0..PASSING).for_each(|site| memory.name(SiteId(site), stack(&["pass"])));
+    let report = report(&mut memory, 60 * SECOND);
     let places = &report.processes[0].places;
     assert_eq!(places.len(), 2);
     assert!(places[0].is_suspect() && places[0].name.starts_with("leak"), "{:?}", places[0]);
     assert_eq!(places[0].judgement.growth.frees, 0);
-    // all of their sites are in the sum, also those that have no series any more or never had one
+    // all sites are in the sum, including those that lost their history or never had one
     let Judgement { verdict, growth } = places[1].judgement;
     assert_eq!((verdict, growth.allocations, growth.frees), (Verdict::Freed, 1500, 1500));
     assert!(report.is_complete());
 }
 
 #[test]
-fn what_cannot_be_followed_is_not_judged_and_the_report_is_incomplete() {
-    let mut holdings = Holdings::new(RULES, false);
+fn sites_without_a_history_are_not_judged_and_the_report_is_incomplete() {
+    let mut memory = Holdings::new(RULES, false);
     let most = MOST_SITES as u32;
     for second in 1..=30 {
         let mut rows: Vec<_> = (0..most).map(|site| row(1, site, 0, 5000, 5000)).collect();
@@ -221,13 +221,13 @@ fn what_cannot_be_followed_is_not_judged_and_the_report_is_incomplete() {
         if second > 5 {
             rows.extend([most, most + 1].map(|site| row(1, site, 0, second, 2000)));
         }
-        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        memory.feed(&rows, &running(&[1]), second * SECOND);
     }
-    holdings.name(SiteId(most), way(&["late", "main"]));
+    memory.name(SiteId(most), stack(&["late", "main"]));
     for (site, name) in [(0, "mixed"), (most + 1, "mixed"), (1, "leak"), (2, "quiet")] {
-        holdings.name(SiteId(site), way(&[name]));
+        memory.name(SiteId(site), stack(&[name]));
     }
-    let report = report(&mut holdings, 30 * SECOND);
+    let report = report(&mut memory, 30 * SECOND);
     let verdict = |name: &str| {
         let mut places = report.processes[0].places.iter();
         places.find(|place| place.name.starts_with(name)).unwrap().judgement.verdict
@@ -237,50 +237,50 @@ fn what_cannot_be_followed_is_not_judged_and_the_report_is_incomplete() {
     assert_eq!((report.processes[0].not_followed, report.is_complete()), (2, false));
 }
 
-/// What is live is dated every few seconds at most. A place where everything is passed on after a while is not accused at
-/// any time in between, and one that leaks is.
+/// Ages are read every few seconds at most. A call site whose allocations are all freed after a while must not be a suspect
+/// at any time in between, and one that leaks must be.
 #[test]
-fn nobody_is_accused_before_what_it_holds_is_dated() {
-    let mut holdings = Holdings::new(RULES, false);
-    let (mut dated, mut acquitted, mut last_ns) = (0, 0, None);
+fn a_call_site_is_no_suspect_before_its_ages_are_known() {
+    let mut memory = Holdings::new(RULES, false);
+    let (mut dated, mut cleared, mut last_ns) = (0, 0, None);
     for second in 1..=100 {
         let rows = [row(1, 1, 0, 3 * second, 9 * second), row(1, 2, 0, second, second)];
-        holdings.feed(&rows, &running(&[1]), second * SECOND);
+        memory.feed(&rows, &running(&[1]), second * SECOND);
         [(1, "turn over"), (2, "leak")]
             .iter()
-            .for_each(|(site, name)| holdings.name(SiteId(*site), way(&[name])));
-        let mut shown = report(&mut holdings, second * SECOND);
-        if holdings.wants_dates(&shown) {
+            .for_each(|(site, name)| memory.name(SiteId(*site), stack(&[name])));
+        let mut shown = report(&mut memory, second * SECOND);
+        if memory.wants_dates(&shown) {
             assert!(last_ns.is_none_or(|last| second * SECOND - last >= DATES_LAST_NS));
             (dated, last_ns) = (dated + 1, Some(second * SECOND));
             // nothing is older than a quarter of the time
-            holdings.date(&[allocation(1, second * SECOND * 3 / 4), allocation(2, SECOND)], |ns| ns);
-            assert!(!holdings.wants_dates(&shown));
-            shown = report(&mut holdings, second * SECOND);
+            memory.date(&[allocation(1, second * SECOND * 3 / 4), allocation(2, SECOND)], |ns| ns);
+            assert!(!memory.wants_dates(&shown));
+            shown = report(&mut memory, second * SECOND);
         }
         let places = &shown.processes[0].places;
         let of = |name: &str| places.iter().find(|place| place.name.starts_with(name)).unwrap();
         assert!(!of("turn over").is_suspect(), "{second}: {:?}", of("turn over"));
-        acquitted += u64::from(of("turn over").judgement.verdict == Verdict::Growing);
+        cleared += u64::from(of("turn over").judgement.verdict == Verdict::Growing);
         assert_eq!(of("leak").is_suspect(), second > 11, "{second}: {:?}", of("leak"));
     }
-    assert!((10..=20).contains(&dated) && acquitted > 80, "{dated} {acquitted}");
+    assert!((10..=20).contains(&dated) && cleared > 80, "{dated} {cleared}");
 }
 
 #[test]
-fn the_oldest_of_a_place_has_an_age() {
-    let mut holdings = Holdings::new(RULES, false);
-    holdings.feed(&[row(1, 1, 0, 2, 2), row(1, 2, 0, 1, 1)], &running(&[1]), 50);
-    [1, 2].iter().for_each(|site| holdings.name(SiteId(*site), way(&["load"])));
-    assert_eq!(report(&mut holdings, 60).processes[0].places[0].oldest_age_ns, None);
-    holdings.date(&[allocation(1, 1040), allocation(2, 1020), allocation(1, 1030)], |ns| ns - 1000);
-    assert_eq!(report(&mut holdings, 60).processes[0].places[0].oldest_age_ns, Some(40));
-    holdings.date(&[allocation(1, 1040)], |ns| ns - 1000);
-    assert_eq!(report(&mut holdings, 60).processes[0].places[0].oldest_age_ns, Some(20));
+fn the_oldest_allocation_of_a_call_site_has_an_age() {
+    let mut memory = Holdings::new(RULES, false);
+    memory.feed(&[row(1, 1, 0, 2, 2), row(1, 2, 0, 1, 1)], &running(&[1]), 50);
+    [1, 2].iter().for_each(|site| memory.name(SiteId(*site), stack(&["load"])));
+    assert_eq!(report(&mut memory, 60).processes[0].places[0].oldest_age_ns, None);
+    memory.date(&[allocation(1, 1040), allocation(2, 1020), allocation(1, 1030)], |ns| ns - 1000);
+    assert_eq!(report(&mut memory, 60).processes[0].places[0].oldest_age_ns, Some(40));
+    memory.date(&[allocation(1, 1040)], |ns| ns - 1000);
+    assert_eq!(report(&mut memory, 60).processes[0].places[0].oldest_age_ns, Some(20));
 }
 
 #[test]
-fn only_what_could_change_a_verdict_is_missing() {
+fn only_losses_that_could_change_a_verdict_are_reported() {
     let mut losses = Losses::default();
     for (i, &cause) in LossCause::ALL.iter().enumerate() {
         losses.add(cause, i as u64 + 1);

@@ -7,10 +7,10 @@ use crate::leaks::history::History;
 const SECOND: u64 = 1_000_000_000;
 const RULES: Rules = Rules { warm_up_ns: 5 * SECOND };
 
-/// Live bytes in units of `UNIT`, allocations and frees follow from how they change.
+/// The size of one allocation.
 const UNIT: u64 = 1 << 16;
 
-/// A place that held so many units at each second, and is looked at once a second.
+/// Judges a call site with this many live allocations at each second, sampled once a second.
 fn judged(units: impl IntoIterator<Item = u64>) -> Judgement {
     judged_with(units, None)
 }
@@ -36,7 +36,7 @@ fn judged_with(units: impl IntoIterator<Item = u64>, oldest_ns: Option<u64>) -> 
     judge(&Life { began_ns: 0, ends_ns: history.ends_ns(), points, oldest_ns }, RULES)
 }
 
-/// Numbers that look random and are the same each time.
+/// Reproducible pseudo-random numbers.
 struct Noise(u64);
 
 impl Noise {
@@ -47,7 +47,7 @@ impl Noise {
 }
 
 #[test]
-fn steady_growth_is_a_suspect_with_its_reason() {
+fn steady_growth_is_a_suspect_with_its_evidence() {
     let Judgement { verdict, growth } = judged((1..=40).map(|second| 3 * second));
     assert_eq!(verdict, Verdict::Suspect);
     assert_eq!(growth.over_ns, 30 * SECOND);
@@ -58,7 +58,7 @@ fn steady_growth_is_a_suspect_with_its_reason() {
 }
 
 #[test]
-fn a_leak_is_seen_at_any_length_of_the_watch_once_it_is_warm() {
+fn a_leak_is_found_after_any_time_once_it_has_warmed_up() {
     for seconds in [13, 14, 20, 33, 63, 64, 65, 100, 127, 128, 129, 1000, 10_000] {
         assert_eq!(judged((1..=seconds).map(|s| s * 2)).verdict, Verdict::Suspect, "{seconds}");
     }
@@ -68,7 +68,7 @@ fn a_leak_is_seen_at_any_length_of_the_watch_once_it_is_warm() {
 }
 
 #[test]
-fn what_is_allocated_once_is_unchanged() {
+fn a_single_allocation_is_unchanged() {
     assert_eq!(judged((0..60).map(|_| 100)).verdict, Verdict::Unchanged);
     assert_eq!(judged((0..60).map(|s| if s == 0 { 1 } else { 100 })).verdict, Verdict::Unchanged);
     assert_eq!(
@@ -78,7 +78,7 @@ fn what_is_allocated_once_is_unchanged() {
 }
 
 #[test]
-fn what_loads_for_long_is_not_accused_when_it_has_loaded() {
+fn a_slow_start_up_is_no_suspect_afterwards() {
     for (load, after) in [(10, 10), (30, 30), (100, 90), (600, 600)] {
         let Judgement { verdict, .. } = judged((0..load + after).map(|s| 10 * s.min(load)));
         assert!(matches!(verdict, Verdict::Steady | Verdict::Unchanged), "{load} {after}: {verdict:?}");
@@ -86,7 +86,7 @@ fn what_loads_for_long_is_not_accused_when_it_has_loaded() {
 }
 
 #[test]
-fn a_cache_that_fills_up_is_not_accused() {
+fn a_cache_that_fills_up_is_no_suspect() {
     for size in [20.0_f64, 100.0, 5000.0] {
         for time in [3.0, 5.0, 10.0] {
             let fills = |s: u64| (size * (1.0 - (-(s as f64) / time).exp())) as u64;
@@ -97,7 +97,7 @@ fn a_cache_that_fills_up_is_not_accused() {
 }
 
 #[test]
-fn saw_teeth_of_any_period_are_not_accused() {
+fn saw_teeth_of_any_period_are_no_suspects() {
     for period in 2..60 {
         for base in [0, 1, 500] {
             let verdict = judged((0..400).map(|s| base + s % period)).verdict;
@@ -110,7 +110,7 @@ fn saw_teeth_of_any_period_are_not_accused() {
 }
 
 #[test]
-fn a_leak_under_saw_teeth_is_seen() {
+fn a_leak_under_saw_teeth_is_found() {
     for period in [2, 3, 5, 7, 11] {
         let verdict = judged((0..400).map(|s| s / 4 + 300 * (s % period))).verdict;
         assert_eq!(verdict, Verdict::Suspect, "{period}");
@@ -118,7 +118,7 @@ fn a_leak_under_saw_teeth_is_seen() {
 }
 
 #[test]
-fn noise_around_a_level_is_not_accused() {
+fn noise_around_a_level_is_no_suspect() {
     for seed in 0..300 {
         let mut noise = Noise(seed);
         let length = 20 + noise.below(400);
@@ -128,7 +128,7 @@ fn noise_around_a_level_is_not_accused() {
 }
 
 #[test]
-fn a_leak_under_noise_is_seen() {
+fn a_leak_under_noise_is_found() {
     for seed in 0..300 {
         let mut noise = Noise(seed);
         let verdict = judged((0..200).map(|s| 10 * s + noise.below(100))).verdict;
@@ -136,11 +136,11 @@ fn a_leak_under_noise_is_seen() {
     }
 }
 
-/// What goes up and down by chance is taken for a leak sometimes, and must be so rarely.
+/// A random walk is sometimes taken for a leak; this must be rare.
 #[test]
-fn a_walk_by_chance_is_seldom_accused() {
+fn a_random_walk_is_rarely_a_suspect() {
     const WALKS: u64 = 1000;
-    let accused = (0..WALKS).filter(|seed| {
+    let suspects = (0..WALKS).filter(|seed| {
         let (mut noise, mut level) = (Noise(*seed), 1000_u64);
         let mut step = || {
             level = (level + noise.below(11)).saturating_sub(5);
@@ -148,12 +148,12 @@ fn a_walk_by_chance_is_seldom_accused() {
         };
         judged((0..200).map(|_| step())).verdict == Verdict::Suspect
     });
-    let accused = accused.count() as u64;
-    assert!(accused * 20 < WALKS, "{accused} of {WALKS}");
+    let suspects = suspects.count() as u64;
+    assert!(suspects * 20 < WALKS, "{suspects} of {WALKS}");
 }
 
 #[test]
-fn a_leak_that_was_mended_is_not_accused_any_more() {
+fn a_leak_that_stopped_is_no_suspect_any_more() {
     let verdict = judged((0..200).map(|s: u64| if s < 100 { s } else { 100 })).verdict;
     assert_eq!(verdict, Verdict::Steady);
     let verdict = judged((0..200).map(|s: u64| if s < 190 { s } else { 1 })).verdict;
@@ -161,30 +161,26 @@ fn a_leak_that_was_mended_is_not_accused_any_more() {
 }
 
 #[test]
-fn a_few_steps_up_are_growth_and_no_leak_yet() {
+fn a_few_steps_up_are_growth_but_no_suspect_yet() {
     assert_eq!(judged((0..90).map(|s| 1 + s / 25)).verdict, Verdict::Growing);
-    assert_eq!(
-        judged((0..800).map(|s| 1 + s / 25)).verdict,
-        Verdict::Suspect,
-        "when it has gone on for long"
-    );
+    assert_eq!(judged((0..800).map(|s| 1 + s / 25)).verdict, Verdict::Suspect, "after a long time");
 }
 
 #[test]
-fn what_is_all_young_is_passed_on_and_not_lost() {
+fn growth_of_only_young_allocations_is_no_suspect() {
     let rising = || (1..=40).map(|second| 3 * second);
     assert_eq!(judged_with(rising(), Some(3 * SECOND)).verdict, Verdict::Suspect);
     assert_eq!(judged_with(rising(), Some(38 * SECOND)).verdict, Verdict::Growing);
 }
 
 #[test]
-fn what_holds_nothing_has_freed_everything_at_whatever_age() {
+fn a_call_site_without_live_memory_has_freed_everything_at_any_age() {
     assert_eq!(judged([5, 0]).verdict, Verdict::Freed);
     assert_eq!(judged((0..=200).map(|s| if s < 200 { s } else { 0 })).verdict, Verdict::Freed);
 }
 
 #[test]
-fn what_ends_with_its_context_is_over_and_was_not_freed() {
+fn memory_freed_with_its_context_is_no_leak_and_no_free() {
     let point = |live: u64, ended| Point {
         low_bytes: live,
         last_bytes: live,
@@ -198,7 +194,7 @@ fn what_ends_with_its_context_is_over_and_was_not_freed() {
     };
     let Judgement { verdict, growth } = judged(&[point(80, 0), point(0, 80)]);
     assert_eq!((verdict, growth.allocations, growth.frees, growth.ended), (Verdict::Freed, 80, 0, 80));
-    // one that is in another context stays, and that something ended is a change
+    // one allocation in another context stays, and the end of a context is a change
     let mut points = vec![point(80, 0); 30];
     points.extend([point(1, 79); 10]);
     let Judgement { verdict, growth } = judged(&points);
@@ -211,9 +207,9 @@ fn falling_is_not_growing() {
     assert_eq!(judged((0..100).map(|s| 1000 - s)).growth.bytes, 0);
 }
 
-/// Curves of every kind, also such as no program makes: a suspect has always grown, and nothing panics.
+/// Random curves, including implausible ones: a suspect has always grown, and nothing panics.
 #[test]
-fn whoever_is_accused_has_grown() {
+fn a_suspect_has_always_grown() {
     for seed in 0..500 {
         let mut noise = Noise(seed);
         let (length, bound, drift) = (1 + noise.below(300), 1 + noise.below(1 << 20), noise.below(1 << 10));

@@ -137,7 +137,7 @@ fn the_copies_of_a_batch_are_counted_by_their_kinds() {
     let expected = [("H2D", u64::MAX, u64::MAX, 1000), ("D2D", 1, 100, 0)];
     assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
     assert_eq!(work.copies[0].sizes[7], 3, "three of 200 bytes");
-    assert_eq!((work.batched[7], work.batched[6]), (3, 1), "none of them is a call of its op");
+    assert_eq!((work.batched[7], work.batched[6]), (3, 1), "none of them is a call by itself");
 }
 
 #[test]
