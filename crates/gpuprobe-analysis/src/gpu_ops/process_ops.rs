@@ -47,7 +47,7 @@ pub struct Busiest {
 
 impl Work {
     /// The operations of an exited process.
-    pub(crate) fn of_ended(rows: &WorkRows) -> Self {
+    pub(crate) fn of_exited(rows: &WorkRows) -> Self {
         let mut work = Self {
             kernels: launches::by_kernel(&rows.launches),
             copies: rows.copies.iter().map(|row| row.totals.clone()).collect(),

@@ -1,7 +1,7 @@
-//! Processes that ended: the last of their counters, shown one by one for a while so that the last scrape sees them, and
-//! after that summed up by name, so that nothing they did is ever missing from the sums. A process may run its own program
-//! again, or another of that name may get its pid: such runs share their series, which never falls while it is there. So
-//! what one of them did stays until the last of them goes, and then all of it is summed up at once.
+//! Exited processes. Their last counters are listed individually for a while, so that the next scrape sees them, and are
+//! then summed by name, so that nothing is ever missing from the sums. Several runs can share a metric series: a process may
+//! execute its program again, or another process of the same name may get its pid. A series must never decrease, so the
+//! counters of earlier runs are kept until the last run is dropped, and then all of them are summed at once.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,53 +16,49 @@ use super::process_snapshot::ProcessSnapshot;
 use crate::gpu_ops::process_ops::Work;
 use crate::process_info::ProcessInfo;
 
-/// How long a process is shown after its end if nobody says otherwise, so that the last scrape sees its counters.
+/// How long an exited process is listed by default, so that the next scrape sees its counters.
 pub const KEPT_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
 
-/// Processes shown one by one by default. One that uses ten functions takes 20 kB of a scrape.
+/// Exited processes listed by default. One that uses ten functions takes 20 kB of a scrape.
 pub const MOST_ENDED: usize = 128;
-/// Names with sums of their own. Any process can take any name, so those beyond are summed up under [`OTHER`].
+/// Names with sums of their own. Any process can take any name, so further names are summed under [`OTHER`].
 const MOST_NAMES: usize = 64;
-/// The name of all further ones.
+/// The name of the sum over all further names.
 const OTHER: &str = "other";
 
-/// One process that ended.
+/// The last rows of an exited process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedProcess {
-    /// Which.
     pub key: ProcessKey,
-    /// Its name and when it ended.
     pub info: ProcessInfo,
-    /// What it did, a row per function.
+    /// One row per function.
     pub calls: Vec<CallCounts>,
-    /// How it failed, a row per function and error.
+    /// One row per function and error.
     pub failures: Vec<FailureCounts>,
-    /// What it did to memory.
     pub memory: Option<ProcessMemory>,
-    /// What it launched and copied.
+    /// Rows of GPU operations.
     pub work: WorkRows,
 }
 
-/// What all processes of one name did that ended and are no longer shown one by one.
+/// The sum over all exited processes of one name that are no longer listed individually.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PastProcesses {
-    /// Their name.
     pub name: String,
-    /// How many they were.
+    /// The number of processes.
     pub processes: u64,
-    /// By function, sorted by family and name.
+    /// Sorted by API and name.
     pub functions: Vec<FunctionCounts>,
-    /// In which ways they failed, by function and error.
+    /// Sorted by function and error.
     pub failures: Vec<Failure>,
-    /// Memory; nothing is held any more.
+    /// Memory counters; nothing is live.
     pub memory: MemoryCounts,
-    /// Launches and copies.
+    /// GPU operations.
     pub work: Work,
 }
 
 impl PastProcesses {
     fn add(&mut self, earlier: &EarlierRuns) {
-        let process = &earlier.did;
+        let process = &earlier.sum;
         self.processes += earlier.runs;
         add_functions(&mut self.functions, &process.functions);
         process.failures.iter().for_each(|failure| failure.add_to(&mut self.failures));
@@ -81,41 +77,42 @@ fn add_functions(sums: &mut Vec<FunctionCounts>, functions: &[FunctionCounts]) {
     sums.sort_unstable_by_key(|f| (f.api, f.function));
 }
 
-/// What runs with the same labels did that would not be shown any more but for later ones.
+/// The sum over runs that are only listed because a later run shares their metric series.
 #[derive(Clone, Debug)]
 struct EarlierRuns {
     runs: u64,
-    /// All of it, under the key of the first.
-    did: Arc<ProcessSnapshot>,
+    /// The sum, under the key of the first run.
+    sum: Arc<ProcessSnapshot>,
 }
 
 impl EarlierRuns {
     fn add(&mut self, process: &ProcessSnapshot) {
         self.runs += 1;
-        let did = Arc::make_mut(&mut self.did);
-        did.exited_at_ns = did.exited_at_ns.max(process.exited_at_ns);
-        add_functions(&mut did.functions, &process.functions);
-        process.failures.iter().for_each(|failure| failure.add_to(&mut did.failures));
-        did.memory.add(&process.memory);
-        did.work.add_run(&process.work);
+        let sum = Arc::make_mut(&mut self.sum);
+        sum.exited_at_ns = sum.exited_at_ns.max(process.exited_at_ns);
+        add_functions(&mut sum.functions, &process.functions);
+        process.failures.iter().for_each(|failure| failure.add_to(&mut sum.failures));
+        sum.memory.add(&process.memory);
+        sum.work.add_run(&process.work);
     }
 }
 
-/// The processes that ended a short time ago, oldest first, and the sums of those before them. Both are shared with the
-/// snapshots that show them: the rows of a process are made once.
+/// Recently exited processes, oldest first, and the sums of all before them. Both are shared with the snapshots, so the
+/// rows of a process are built once.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    kept: VecDeque<Arc<ProcessSnapshot>>,
-    /// How many of these had each pid.
+    listed: VecDeque<Arc<ProcessSnapshot>>,
+    /// The number of listed processes by pid.
     pids: HashMap<Tgid, usize>,
-    /// Those before them whose labels somebody still has, by pid.
+    /// Earlier runs that share their series with a listed or running process, by pid.
     earlier: BTreeMap<Tgid, Vec<EarlierRuns>>,
+    /// The most processes to list.
     most: usize,
     past: BTreeMap<String, Arc<PastProcesses>>,
     totals: MemoryTotals,
     forgotten_early: u64,
-    /// How long they are shown one by one.
-    shown_ns: u64,
+    /// How long a process is listed.
+    listed_ns: u64,
 }
 
 impl Default for Ended {
@@ -125,76 +122,78 @@ impl Default for Ended {
 }
 
 impl Ended {
-    /// A store that keeps so many one by one.
+    /// Lists at most `most` processes.
     pub fn bounded(most: usize) -> Self {
         Self {
-            kept: VecDeque::new(),
+            listed: VecDeque::new(),
             pids: HashMap::new(),
             earlier: BTreeMap::new(),
             most,
             past: BTreeMap::new(),
             totals: MemoryTotals::default(),
             forgotten_early: 0,
-            shown_ns: KEPT_AFTER_EXIT_NS,
+            listed_ns: KEPT_AFTER_EXIT_NS,
         }
     }
 
-    /// Shows them one by one for so long from now on.
+    /// Changes how long a process is listed.
     pub fn show_for(&mut self, ns: u64) {
-        self.shown_ns = ns;
+        self.listed_ns = ns;
     }
 
-    /// Keeps a process. What it held is gone with it. One that did nothing is not kept.
+    /// Adds a process, whose live memory was freed by its exit. A process without any rows is ignored.
     pub fn keep(&mut self, mut process: EndedProcess) {
         let is_idle = process.calls.is_empty() && process.failures.is_empty();
         if is_idle && process.memory.is_none() && process.work.is_empty() {
             return;
         }
         if let Some(memory) = &mut process.memory {
-            self.totals.add_ended(memory);
+            self.totals.add_exited(memory);
             memory.held.fill(Held::default());
         }
         let EndedProcess { key, info, calls, failures, memory, work } = &process;
-        let mut ended = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
-        ended.work = Work::of_ended(work);
-        ended.work.launched = info.launched.clone().finish(&work.launches);
-        ended.work.asked = info.asked.clone().finish(&work.commands, &work.unified);
-        failures.iter().for_each(|row| Failure::from(row).add_to(&mut ended.failures));
-        *self.pids.entry(ended.pid).or_default() += 1;
-        self.kept.push_back(Arc::new(ended));
+        let mut exited = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
+        exited.work = Work::of_exited(work);
+        exited.work.launched = info.launched.clone().finish(&work.launches);
+        exited.work.asked = info.asked.clone().finish(&work.commands, &work.unified);
+        failures.iter().for_each(|row| Failure::from(row).add_to(&mut exited.failures));
+        *self.pids.entry(exited.pid).or_default() += 1;
+        self.listed.push_back(Arc::new(exited));
     }
 
-    /// Keeps at most so many one by one from now on.
+    /// Changes the most processes to list.
     pub fn keep_most(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// Sums up the oldest where there is no room. Whether a process with the same labels has rows elsewhere is asked.
-    pub fn make_room(&mut self, goes_on: impl Fn(&ProcessSnapshot) -> bool) {
-        while self.kept.len() > self.most {
-            self.forgotten_early += self.let_go_of_oldest(&goes_on);
+    /// Moves the oldest to the sums if there are too many. `is_shared` returns whether a running process shares the series
+    /// of a process.
+    pub fn make_room(&mut self, is_shared: impl Fn(&ProcessSnapshot) -> bool) {
+        while self.listed.len() > self.most {
+            self.forgotten_early += self.drop_oldest(&is_shared);
         }
     }
 
-    /// Sums up those that ended too long ago to be shown one by one, and where there is no room.
-    pub fn forget_old(&mut self, now_ns: u64, goes_on: impl Fn(&ProcessSnapshot) -> bool) {
+    /// Moves processes that exited too long ago, or do not fit, to the sums.
+    pub fn forget_old(&mut self, now_ns: u64, is_shared: impl Fn(&ProcessSnapshot) -> bool) {
         let is_old = |process: &Arc<ProcessSnapshot>| {
-            process.exited_at_ns.is_some_and(|at| now_ns.saturating_sub(at) >= self.shown_ns)
+            process.exited_at_ns.is_some_and(|at| now_ns.saturating_sub(at) >= self.listed_ns)
         };
-        // in the order in which they ended
-        for _ in 0..self.kept.iter().take_while(|process| is_old(process)).count() {
-            self.let_go_of_oldest(&goes_on);
+        // they are in the order of their exits
+        for _ in 0..self.listed.iter().take_while(|process| is_old(process)).count() {
+            self.drop_oldest(&is_shared);
         }
-        self.make_room(&goes_on);
-        self.let_go_of_earlier(goes_on);
+        self.make_room(&is_shared);
+        self.drop_earlier(is_shared);
     }
 
-    /// Sums up what earlier runs did where the last one went without having done anything.
-    fn let_go_of_earlier(&mut self, goes_on: impl Fn(&ProcessSnapshot) -> bool) {
+    /// Moves earlier runs to the sums if no later run shares their series any more. This happens if the last run exits
+    /// without any rows.
+    fn drop_earlier(&mut self, is_shared: impl Fn(&ProcessSnapshot) -> bool) {
         let mut earlier = std::mem::take(&mut self.earlier);
         earlier.retain(|_, of_pid| {
             of_pid.retain(|runs| {
-                let stays = goes_on(&runs.did) || self.keeps_another(&runs.did);
+                let stays = is_shared(&runs.sum) || self.lists_another(&runs.sum);
                 if !stays {
                     self.sum_up(runs);
                 }
@@ -205,24 +204,24 @@ impl Ended {
         self.earlier = earlier;
     }
 
-    /// Ends the time of the oldest, and tells how many joined the sums.
-    fn let_go_of_oldest(&mut self, goes_on: impl Fn(&ProcessSnapshot) -> bool) -> u64 {
-        let Some(oldest) = self.kept.pop_front() else { return 0 };
-        if let Some(alike) = self.pids.get_mut(&oldest.pid) {
-            *alike -= 1;
-            if *alike == 0 {
+    /// Removes the oldest from the list. Returns the number of runs that were moved to the sums.
+    fn drop_oldest(&mut self, is_shared: impl Fn(&ProcessSnapshot) -> bool) -> u64 {
+        let Some(oldest) = self.listed.pop_front() else { return 0 };
+        if let Some(with_pid) = self.pids.get_mut(&oldest.pid) {
+            *with_pid -= 1;
+            if *with_pid == 0 {
                 self.pids.remove(&oldest.pid);
             }
         }
-        let stays = goes_on(&oldest) || self.keeps_another(&oldest);
+        let stays = is_shared(&oldest) || self.lists_another(&oldest);
         let mut of_pid = self.earlier.remove(&oldest.pid).unwrap_or_default();
-        let runs = match of_pid.iter().position(|runs| runs.did.has_labels_of(&oldest)) {
+        let runs = match of_pid.iter().position(|runs| runs.sum.has_labels_of(&oldest)) {
             Some(at) => {
                 let mut runs = of_pid.swap_remove(at);
                 runs.add(&oldest);
                 runs
             }
-            None => EarlierRuns { runs: 1, did: Arc::clone(&oldest) },
+            None => EarlierRuns { runs: 1, sum: Arc::clone(&oldest) },
         };
         let summed_up = if stays { 0 } else { runs.runs };
         if stays {
@@ -236,45 +235,45 @@ impl Ended {
         summed_up
     }
 
-    /// Whether one with these labels is kept.
-    fn keeps_another(&self, process: &ProcessSnapshot) -> bool {
-        self.pids.contains_key(&process.pid) && self.kept.iter().any(|kept| kept.has_labels_of(process))
+    /// Whether another listed process shares the series.
+    fn lists_another(&self, process: &ProcessSnapshot) -> bool {
+        self.pids.contains_key(&process.pid) && self.listed.iter().any(|listed| listed.has_labels_of(process))
     }
 
     fn sum_up(&mut self, runs: &EarlierRuns) {
-        let name = &runs.did.name;
+        let name = &runs.sum.name;
         let has_room = self.past.len() < MOST_NAMES || self.past.contains_key(name);
         let name = if has_room { name } else { OTHER };
         let sums = self.past.entry(name.to_owned()).or_default();
-        // a snapshot may still show the sums as they were
+        // copies the sums if a snapshot still uses them
         let sums = Arc::make_mut(sums);
         name.clone_into(&mut sums.name);
         sums.add(runs);
     }
 
-    /// Those that are shown one by one, oldest first, and what earlier runs did that share their series with others.
+    /// The listed processes, oldest first, followed by the sums of earlier runs.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<ProcessSnapshot>> {
-        self.kept.iter().chain(self.earlier.values().flatten().map(|runs| &runs.did))
+        self.listed.iter().chain(self.earlier.values().flatten().map(|runs| &runs.sum))
     }
 
-    /// Those of them that had this pid.
+    /// The same for one pid.
     pub fn with_pid(&self, pid: Tgid) -> impl Iterator<Item = &Arc<ProcessSnapshot>> {
-        let kept = self.pids.contains_key(&pid).then(|| self.kept.iter()).into_iter().flatten();
-        let earlier = self.earlier.get(&pid).into_iter().flatten().map(|runs| &runs.did);
-        kept.filter(move |process| process.pid == pid).chain(earlier)
+        let listed = self.pids.contains_key(&pid).then(|| self.listed.iter()).into_iter().flatten();
+        let earlier = self.earlier.get(&pid).into_iter().flatten().map(|runs| &runs.sum);
+        listed.filter(move |process| process.pid == pid).chain(earlier)
     }
 
-    /// The sums of all before them, by name.
+    /// The sums by name.
     pub fn past(&self) -> impl Iterator<Item = &Arc<PastProcesses>> {
         self.past.values()
     }
 
-    /// What all of them did to memory.
+    /// Memory totals of all exited processes.
     pub fn totals(&self) -> MemoryTotals {
         self.totals
     }
 
-    /// How many were summed up before their time because there was no room.
+    /// The number of processes that were moved to the sums early because there was no room.
     pub fn forgotten_early(&self) -> u64 {
         self.forgotten_early
     }
@@ -328,7 +327,7 @@ mod tests {
         }
     }
 
-    /// Keeps a process while nobody runs.
+    /// Adds a process while no other process is running.
     fn keep(ended: &mut Ended, process: EndedProcess) {
         ended.keep(process);
         ended.make_room(|_| false);
@@ -338,7 +337,7 @@ mod tests {
         ended.iter().map(|p| p.pid.0).collect()
     }
 
-    /// A name, how many had it, and their calls of each function.
+    /// A name, the number of processes with it, and their calls by function.
     type Past<'a> = (&'a str, u64, Vec<(&'a str, u64)>);
 
     fn past(ended: &Ended) -> Vec<Past<'_>> {
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_shown_for_five_minutes_and_then_stays_in_the_sums() {
+    fn a_process_is_listed_for_five_minutes_and_then_stays_in_the_sums() {
         let mut ended = Ended::default();
         ended.keep(process(1, "a", 10, &["cuInit"]));
         ended.keep(process(2, "a", 20, &["cuInit"]));
@@ -362,11 +361,11 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_give_way_are_counted_and_nothing_they_did_is_missing() {
+    fn the_oldest_are_moved_to_the_sums_when_there_is_no_room() {
         let mut ended = Ended::bounded(1);
         keep(&mut ended, process(1, "b", 0, &["cuInit", "cuMemAlloc_v2"]));
         keep(&mut ended, process(10, "a", 0, &["cuInit"]));
-        // a snapshot that shows the sums as they are now
+        // a snapshot with the current sums
         let shown: Vec<_> = ended.past().cloned().collect();
         keep(&mut ended, process(100, "b", 0, &["cuMemFree_v2", "cuInit"]));
         keep(&mut ended, process(1000, "b", 0, &["cuInit"]));
@@ -388,11 +387,11 @@ mod tests {
             peak_bytes: 0,
         };
         assert_eq!(sums.memory, memory);
-        assert_eq!(shown[0].processes, 1, "what a snapshot shows does not change");
+        assert_eq!(shown[0].processes, 1, "a snapshot does not change");
     }
 
     #[test]
-    fn names_beyond_the_bound_are_summed_up_together() {
+    fn names_beyond_the_bound_share_a_sum() {
         let mut ended = Ended::bounded(0);
         for tgid in 0..200 {
             keep(&mut ended, process(tgid, &format!("name{tgid:03}"), 0, &["cuInit"]));
@@ -408,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_held_any_more_and_who_did_nothing_is_not_kept() {
+    fn exited_processes_have_no_live_memory_and_those_without_rows_are_ignored() {
         let mut ended = Ended::default();
         ended.keep(process(1, "a", 0, &["cuInit"]));
         ended.keep(EndedProcess { memory: None, ..process(2, "a", 0, &[]) });
@@ -423,7 +422,7 @@ mod tests {
         of_pid.flat_map(|p| &p.functions).map(|f| f.calls).sum()
     }
 
-    /// The same pid and name, and one more instance each time.
+    /// A run with the same pid and name but another instance.
     fn run(instance: u64, exited_at_ns: u64) -> EndedProcess {
         let mut run = process(7, "a", exited_at_ns, &["cuInit"]);
         run.key.instance = instance;
@@ -431,20 +430,20 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_runs_did_stays_until_the_last_one_goes() {
+    fn earlier_runs_are_listed_until_the_last_run_is_dropped() {
         for most in [0, 2, 100] {
             let mut ended = Ended::bounded(most);
             let mut sum = 0;
             for instance in 1..=5 {
                 ended.keep(run(instance, instance));
-                // the next one runs already, with the same labels
+                // the next run has started, with the same labels
                 ended.make_room(|process| process.pid.0 == 7);
                 ended.forget_old(KEPT_AFTER_EXIT_NS + instance - 1, |process| process.pid.0 == 7);
                 sum += 7;
                 assert_eq!((calls_of(&ended, 7), past(&ended)), (sum, vec![]), "{most}");
             }
-            assert!(ended.iter().count() <= most.min(1) + 1, "they take no more room than one");
-            // the last one did nothing of its own
+            assert!(ended.iter().count() <= most.min(1) + 1, "earlier runs take the room of one");
+            // the last run exited without any rows
             ended.forget_old(KEPT_AFTER_EXIT_NS + 5, |_| false);
             assert_eq!((calls_of(&ended, 7), past(&ended)), (0, vec![("a", 5, vec![("cuInit", 35)])]));
             assert_eq!(ended.past().next().unwrap().memory.allocated_bytes, 50);
@@ -453,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_are_kept_keep_those_before_them_and_others_do_not() {
+    fn listed_runs_keep_earlier_runs_with_the_same_labels_only() {
         let mut ended = Ended::default();
         ended.keep(run(1, 10));
         ended.keep(process(7, "b", 10, &["cuInit"]));

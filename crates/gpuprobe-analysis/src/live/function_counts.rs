@@ -1,4 +1,4 @@
-//! What processes did with functions: calls and failures, with names to them.
+//! Calls and failures of a process by function.
 
 use gpuprobe_event::catalogue::ResultKind;
 use gpuprobe_event::counters::{CallCounts, FailureCounts, LATENCY_BUCKETS};
@@ -7,49 +7,45 @@ use gpuprobe_event::driver::is_system_call;
 use gpuprobe_event::{Api, Class, DriverTime, FunctionId, catalogue};
 use serde::Serialize;
 
-/// What one process did with one function.
+/// The calls of one function in one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FunctionCounts {
-    /// The library family.
     pub api: Api,
     /// The exported name.
     pub function: &'static str,
-    /// What it is for.
     pub class: Class,
-    /// It is over at once, and so has no time.
+    /// It is an instant without a duration, such as a tracepoint.
     #[serde(skip)]
     pub is_moment: bool,
     /// Calls that returned.
     pub calls: u64,
-    /// Of these, how many failed.
+    /// How many of `calls` failed.
     pub errors: u64,
     /// Bytes allocated or moved.
     pub bytes: u64,
-    /// Time inside.
+    /// Time inside the calls.
     pub total_ns: u64,
-    /// Calls that entered the driver, where that is watched, and their time there.
+    /// Calls into the NVIDIA kernel module and their time, if these are probed.
     #[serde(skip)]
     pub driver: DriverTime,
-    /// Distribution of that time, see [`CallCounts::latency`].
+    /// Histogram of `total_ns`, see [`CallCounts::latency`].
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
-/// One way in which a function of one process failed.
+/// Failures of one function in one process with one error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
-    /// The library family.
     pub api: Api,
     /// The exported name.
     pub function: &'static str,
-    /// The name of the error.
     pub error: &'static str,
-    /// How often.
     pub count: u64,
 }
 
-/// An error that no table has a name for. A process can make its own library return any number, so numbers are no names.
+/// The name of errors that are not in the catalogue. A process can make its own library return any number, so numbers are
+/// not used as names.
 const UNKNOWN_ERROR: &str = "unknown";
-/// The function and the error of failures that the kernel side had no room for.
+/// The function and the error of failures for which the BPF table had no room.
 pub const OTHER: &str = "other";
 
 impl From<&CallCounts> for FunctionCounts {
@@ -64,7 +60,7 @@ impl From<&CallCounts> for FunctionCounts {
 
 impl From<&FailureCounts> for Failure {
     fn from(counts: &FailureCounts) -> Self {
-        // only those of the runtime are counted without their calls
+        // only failures of the runtime are counted without their calls
         let Some((id, status)) = counts.way else {
             return Self { api: Api::Runtime, function: OTHER, error: OTHER, count: counts.count };
         };
@@ -75,7 +71,7 @@ impl From<&FailureCounts> for Failure {
 }
 
 impl Failure {
-    /// Adds it to others, in their order. Signatures of one name are one function to people.
+    /// Adds it to a sorted list. Several signatures with the same name are one function.
     pub(crate) fn add_to(self, failures: &mut Vec<Self>) {
         let key = |f: &Self| (f.api, f.function, f.error);
         match failures.binary_search_by_key(&key(&self), key) {
@@ -91,13 +87,12 @@ impl FunctionCounts {
         (self.api, self.function) == (other.api, other.function)
     }
 
-    /// Whether it is a call on the driver's devices, which is told of by its commands.
+    /// Whether it is a system call on the devices of the kernel module, which is reported by command instead.
     pub fn is_system_call(&self) -> bool {
         self.api == Api::Kernel && is_system_call(self.function)
     }
 
-    /// Adds another row of this function. Bytes and times are made of what a process says, so their sums may be
-    /// anything.
+    /// Adds another row of this function. Bytes and times come from the process, so their sums may overflow.
     pub(crate) fn add(&mut self, more: &Self) {
         self.calls += more.calls;
         self.errors += more.errors;
@@ -124,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_summed_by_name_and_numbers_without_one_are_one() {
+    fn failures_are_summed_by_name_and_unnamed_errors_are_one_row() {
         let process = ProcessKey { tgid: Tgid(1), instance: 1 };
         let id = |api, name| catalogue().lookup(api, Some(12), name).unwrap().id;
         let (driver, runtime) = (id(Api::Driver, "cuMemAlloc_v2"), id(Api::Runtime, "cudaMalloc"));

@@ -13,67 +13,65 @@ pub struct GpuMemory {
     pub amount: MemoryAmount,
 }
 
-/// What one process did to memory.
+/// Memory counters of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryCounts {
     /// Live memory by GPU and kind, every kind once for each GPU. Empty if the process made no memory calls.
     pub live: Vec<GpuMemory>,
-    /// Bytes ever allocated.
+    /// All bytes allocated.
     pub allocated_bytes: u64,
-    /// Bytes ever freed by a call.
+    /// All bytes freed by a call.
     pub freed_bytes: u64,
     /// Successful frees of unknown addresses.
     pub unknown_frees: u64,
-    /// Addresses allocated again while still live: a free was missed.
+    /// Addresses allocated again while still live, because a free was missed.
     pub replaced: u64,
-    /// Allocations that ended with the context they were made in.
+    /// Allocations that were freed with their context.
     pub ended_allocations: u64,
     /// Their bytes.
     pub ended_bytes: u64,
-    /// The most that was live at once.
+    /// The most bytes live at once.
     pub peak_bytes: u64,
 }
 
-/// Allocations and frees of all processes, also of those that are no longer shown.
+/// Allocations and frees of all processes, including those that are no longer shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MemoryTotals {
     /// Allocations that succeeded.
     pub allocations: u64,
     /// Allocations that failed.
     pub failed_allocations: u64,
-    /// Frees that succeeded, those of unknown addresses too.
+    /// Frees that succeeded, including those of unknown addresses.
     pub frees: u64,
     /// Frees that failed.
     pub failed_frees: u64,
-    /// Of the frees that succeeded, those of addresses whose allocation was not seen.
+    /// How many of `frees` had an address whose allocation was not seen.
     pub unknown_frees: u64,
-    /// Addresses allocated again while still live: a free was missed.
+    /// Addresses allocated again while still live, because a free was missed.
     pub replaced: u64,
-    /// Allocations live now.
     pub live_allocations: u64,
-    /// Their bytes.
     pub live_bytes: u64,
-    /// Allocations that nobody freed and that are gone all the same: with their context, or with their process.
+    /// Allocations that no call freed: they were freed with their context or their process.
     pub ended_allocations: u64,
     /// Their bytes.
     pub ended_bytes: u64,
 }
 
 impl MemoryTotals {
-    /// Adds what one process did that runs.
+    /// Adds a running process.
     pub fn add(&mut self, memory: &ProcessMemory) {
         self.add_counts(memory);
-        let held = memory.held_in_all();
-        self.live_allocations += held.live_allocations;
-        self.live_bytes = self.live_bytes.saturating_add(held.live_bytes);
+        let live = memory.held_in_all();
+        self.live_allocations += live.live_allocations;
+        self.live_bytes = self.live_bytes.saturating_add(live.live_bytes);
     }
 
-    /// Adds what one process did that has ended, and its memory with it.
-    pub fn add_ended(&mut self, memory: &ProcessMemory) {
+    /// Adds an exited process, whose live memory was freed with it.
+    pub fn add_exited(&mut self, memory: &ProcessMemory) {
         self.add_counts(memory);
-        let held = memory.held_in_all();
-        self.ended_allocations += held.live_allocations;
-        self.ended_bytes = self.ended_bytes.saturating_add(held.live_bytes);
+        let live = memory.held_in_all();
+        self.ended_allocations += live.live_allocations;
+        self.ended_bytes = self.ended_bytes.saturating_add(live.live_bytes);
     }
 
     fn add_counts(&mut self, memory: &ProcessMemory) {

@@ -12,49 +12,41 @@ use crate::process_info::ProcessInfo;
 /// One live allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LiveAllocation {
-    /// Its address.
     pub ptr: u64,
-    /// Its size.
     pub bytes: u64,
-    /// Kind of memory.
     pub kind: Space,
-    /// The GPU.
     pub gpu: Option<Gpu>,
-    /// When it was made, on the kernel's monotonic clock.
+    /// When it was made, on the monotonic clock.
     pub since_ns: u64,
-    /// Where it was made.
+    /// The call site that made it.
     pub site: SiteId,
 }
 
 /// One run of one program in one process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProcessSnapshot {
-    /// Its pid.
     pub pid: Tgid,
-    /// Tells runs apart that share a pid.
+    /// Distinguishes runs that share a pid.
     pub instance: u64,
-    /// Its name.
     pub name: String,
-    /// Its pid as it sees it itself, where that is another.
+    /// The pid in its own namespace, if that is a different one.
     pub ns_pid: Option<Tgid>,
-    /// The container it is in.
     pub container: Option<Container>,
-    /// When it ended, if it did.
+    /// `None` if it is running.
     pub exited_at_ns: Option<u64>,
-    /// By function, sorted by family and name.
+    /// Sorted by API and name.
     pub functions: Vec<FunctionCounts>,
-    /// In which ways they failed, by function and error.
+    /// Sorted by function and error.
     pub failures: Vec<Failure>,
-    /// Memory.
     pub memory: MemoryCounts,
-    /// Launches and copies.
+    /// GPU operations.
     pub work: Work,
-    /// Live allocations by address; empty where they were not read.
+    /// Live allocations by address; empty if they were not read.
     pub allocations: Vec<LiveAllocation>,
 }
 
 impl ProcessSnapshot {
-    /// A process with these rows.
+    /// A process with these table rows.
     pub(crate) fn new(
         key: ProcessKey,
         info: &ProcessInfo,
@@ -83,12 +75,12 @@ impl ProcessSnapshot {
         process
     }
 
-    /// Whether the series of this process are those of another with this pid.
+    /// Whether this process shares its metric series with another of this pid.
     pub fn is_labelled(&self, pid: Tgid, info: &ProcessInfo) -> bool {
         (self.pid, &self.name, &self.container) == (pid, &info.name, &info.container)
     }
 
-    /// Whether the series of this process are those of the other.
+    /// Whether this process shares its metric series with the other.
     pub(crate) fn has_labels_of(&self, other: &Self) -> bool {
         (self.pid, &self.name, &self.container) == (other.pid, &other.name, &other.container)
     }
@@ -104,7 +96,7 @@ impl ProcessSnapshot {
         self.allocations.sort_unstable_by_key(|a| a.ptr);
     }
 
-    /// Adds a row. Signatures of one name are one function to people, so their rows are summed.
+    /// Adds a row. Rows of several signatures with the same name are summed, because users know them as one function.
     pub(super) fn add_calls(&mut self, counts: &CallCounts) {
         let more = FunctionCounts::from(counts);
         match self.functions.iter_mut().find(|f| f.is_same(&more)) {

@@ -1,9 +1,10 @@
-//! What NVML tells of GPUs, with the host's numbers and the processes' names to it, and **reconciled**: the bytes that the
-//! API was seen to hold against NVML's figure of the same process on the same GPU.
+//! The state of GPUs from NVML, with the host's GPU numbers and the names of processes. It is **reconciled** with the
+//! observed calls: the live bytes allocated by calls are compared with NVML's figure for the same process and GPU.
 //!
-//! The rest that no call explains is the context, the code of kernels, what libraries and the driver keep for themselves,
-//! what was allocated before the probes came, and the part of managed memory that lies on the GPU: how much that is only
-//! the driver knows, so managed memory is not counted as seen. Neither is pinned memory, which is the host's.
+//! The difference that no call explains consists of the context, the code of CUDA kernels, internal memory of libraries and
+//! the CUDA driver, memory allocated before the probes were attached, and the part of managed memory that resides on the GPU.
+//! Only the driver knows how much managed memory that is, so managed memory is not counted as seen. Pinned memory is not
+//! counted either, because it is host memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,17 +14,17 @@ use serde::Serialize;
 
 use crate::live::snapshot::{ProcessSnapshot, Snapshot};
 
-/// Kinds of memory that lie on a GPU for as long as they live.
+/// Kinds of memory that stay on a GPU while they are live.
 const ON_GPU: [Space; 4] = [Space::Device, Space::Pool, Space::Vmm, Space::Array];
 
-/// Of whom NVML's figures can be compared with what was seen.
+/// The processes whose NVML figures can be compared with observed calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared<'a> {
-    /// Memory is not followed.
+    /// Memory calls are not probed.
     Nobody,
-    /// Only these processes are watched, and what they begin.
+    /// Only these processes and their children are observed.
     Only(&'a [Tgid]),
-    /// The whole host is.
+    /// All processes of the host are observed.
     Everybody,
 }
 
@@ -41,26 +42,23 @@ impl Compared<'_> {
 /// One of the host's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NumberedGpu {
-    /// Its number.
+    /// The host's number.
     pub gpu: u8,
-    /// How it stands.
     pub state: GpuState,
 }
 
 /// One process on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuUser {
-    /// The GPU's number.
+    /// The host's number of the GPU.
     pub gpu: u8,
-    /// The process.
     pub pid: Tgid,
-    /// Its name.
     pub name: String,
-    /// All memory that it has there, as NVML tells it.
+    /// All its memory on the GPU, according to NVML.
     pub memory_bytes: Option<u64>,
-    /// What calls were seen to allocate there and is live; `None` where that cannot be said.
+    /// Its live memory on the GPU that was allocated by observed calls; `None` if not known.
     pub seen_bytes: Option<u64>,
-    /// How busy it kept each [`Engine`].
+    /// Its utilization of each [`Engine`].
     pub busy_percent: Option<[u32; Engine::ALL.len()]>,
 }
 
@@ -70,40 +68,38 @@ impl GpuUser {
         Some(self.memory_bytes?.saturating_sub(self.seen_bytes?))
     }
 
-    /// What was seen beyond what NVML tells. The two are not read at the same moment; and memory of another process that
-    /// is used here may be counted there.
+    /// The seen bytes that exceed NVML's figure. The two are not read at the same time, and NVML may count shared memory for
+    /// another process.
     pub fn seen_above_bytes(&self) -> Option<u64> {
         Some(self.seen_bytes?.saturating_sub(self.memory_bytes?))
     }
 }
 
-/// Errors of one GPU.
+/// XID errors of one GPU with one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GpuErrors {
-    /// The GPU's number.
+    /// The host's number of the GPU.
     pub gpu: u8,
-    /// The number of the error.
     pub xid: u64,
-    /// How often it came.
     pub count: u64,
 }
 
-/// All that NVML tells, put beside what was seen.
+/// The figures of NVML, reconciled with observed calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GpuStates {
-    /// Whether it answers; `None` where nobody asked.
+    /// Whether NVML answers; `None` if it was not read.
     pub is_up: Option<bool>,
-    /// By number.
+    /// Sorted by number.
     pub gpus: Vec<NumberedGpu>,
-    /// By GPU and pid.
+    /// Sorted by GPU.
     pub users: Vec<GpuUser>,
-    /// By GPU and number.
+    /// Sorted by GPU and number.
     pub xids: Vec<GpuErrors>,
 }
 
 impl GpuStates {
-    /// Puts a reading beside a snapshot. `others` names the processes that run and that the snapshot does not know; whoever
-    /// is in neither has ended since.
+    /// Combines NVML readings with a snapshot. `others` has the names of running processes that are not in the snapshot. A
+    /// process that is in neither has exited since the reading.
     pub fn build(
         readings: &GpuReadings,
         snapshot: &Snapshot,

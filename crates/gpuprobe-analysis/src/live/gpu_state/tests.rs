@@ -26,11 +26,11 @@ fn snapshot(processes: Vec<Arc<ProcessSnapshot>>) -> Snapshot {
     Snapshot { processes, gpus: vec![gpu(0), gpu(1)], ..Snapshot::default() }
 }
 
-/// A GPU at the place of the host's with this number, with these processes.
+/// The host's GPU with this number, with these processes.
 fn gpu(number: u8, users: &[(u32, Option<u64>)]) -> GpuState {
     let user = |&(pid, memory_bytes)| GpuProcess { pid: Tgid(pid), memory_bytes, busy_percent: None };
     GpuState {
-        // NVML that may not see all of them counts otherwise
+        // NVML numbers GPUs differently if it does not see all of them
         id: GpuId { index: 1 - number, pci: Some(pci(number + 1)), ..GpuId::default() },
         processes: users.iter().map(user).collect(),
         ..GpuState::default()
@@ -43,7 +43,7 @@ fn built(gpus: Vec<GpuState>, processes: Vec<Arc<ProcessSnapshot>>, compared: Co
     GpuStates::build(&readings, &snapshot(processes), &others, compared)
 }
 
-/// By GPU and pid: what was seen, what is not explained, and what was seen beyond.
+/// GPU, pid, seen bytes, unexplained bytes, and seen bytes above NVML's figure.
 type Figures = (u8, u32, Option<u64>, Option<u64>, Option<u64>);
 
 fn figures(states: &GpuStates) -> Vec<Figures> {
@@ -52,7 +52,7 @@ fn figures(states: &GpuStates) -> Vec<Figures> {
 }
 
 #[test]
-fn what_no_call_explains_is_nvmls_figure_without_what_lies_on_that_gpu() {
+fn unexplained_bytes_are_nvmls_figure_minus_the_live_memory_on_that_gpu() {
     let host = |number| Some(Gpu::Host(number));
     let live = [
         (host(0), Space::Device, 100),
@@ -75,7 +75,7 @@ fn what_no_call_explains_is_nvmls_figure_without_what_lies_on_that_gpu() {
 }
 
 #[test]
-fn memory_of_no_certain_gpu_is_on_the_only_one_that_nvml_finds_the_process_on() {
+fn memory_of_an_unknown_gpu_is_on_the_only_gpu_of_the_process() {
     let live = [(None, Space::Device, 5), (Some(Gpu::OfProcess(3)), Space::Device, 7)];
     let processes = || vec![process(7, None, &live)];
     let states = built(vec![gpu(1, &[(7, Some(20))])], processes(), Compared::Everybody);
@@ -86,8 +86,8 @@ fn memory_of_no_certain_gpu_is_on_the_only_one_that_nvml_finds_the_process_on() 
 }
 
 #[test]
-fn who_has_ended_is_left_out_and_who_was_never_seen_is_compared_where_all_are_watched() {
-    // 7 has ended and its pid has a new owner; 8 has ended; 50 was never seen; nobody knows 51
+fn exited_processes_are_omitted_and_unseen_processes_are_compared_if_all_are_observed() {
+    // 7 has exited and its pid was reused; 8 has exited; 50 made no call; 51 is not known
     let processes = || {
         vec![
             process(7, Some(1), &[(None, Space::Device, 9)]),
@@ -100,7 +100,7 @@ fn who_has_ended_is_left_out_and_who_was_never_seen_is_compared_where_all_are_wa
     let expected = [(0, 7, Some(0), Some(1), Some(0)), (0, 50, Some(0), Some(3), Some(0))];
     assert_eq!(figures(&states), expected);
     assert_eq!(states.users[1].name, "stranger");
-    // whoever is asked for is compared before its first call, and others that are in the snapshot are its children
+    // a selected process is compared before its first call; others in the snapshot are its children
     let states = built(gpus(), processes(), Compared::Only(&[Tgid(50)]));
     assert_eq!(figures(&states), expected);
     let states = built(gpus(), processes(), Compared::Only(&[Tgid(4)]));
@@ -110,11 +110,11 @@ fn who_has_ended_is_left_out_and_who_was_never_seen_is_compared_where_all_are_wa
 }
 
 #[test]
-fn errors_are_of_the_hosts_gpus() {
+fn errors_are_listed_by_the_gpus_of_the_host() {
     let xid = |index, uuid, count| XidCount { id: GpuId { index, uuid, ..GpuId::default() }, xid: 79, count };
     let mut snapshot = snapshot(Vec::new());
     snapshot.gpus[1].uuid = Some(Uuid([3; 16]));
-    // one that the host lists, one that it does not, and one that has the number of another
+    // a GPU that the host lists, one that it does not list, and one with the number of another
     let xids = vec![xid(0, Some(Uuid([3; 16])), 2), xid(5, None, 1), xid(1, None, 1)];
     let readings = GpuReadings { xids, ..GpuReadings::default() };
     let states = GpuStates::build(&readings, &snapshot, &HashMap::new(), Compared::Nobody);

@@ -1,4 +1,4 @@
-//! What the daemon shows: the kernel's counters with names to them, at one moment.
+//! The snapshot that the daemon serves: the counters of the BPF side with names, at one moment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,91 +26,82 @@ use crate::stats::loss_counts::{LossCount, every_cause};
 /// The probes on one library.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LibraryProbes {
-    /// The file.
     pub path: String,
     /// Functions with a probe.
     pub attached: u64,
-    /// Functions that should have one and have not.
+    /// Functions that could not be probed.
     pub skipped: u64,
-    /// How it stands with it, in a word.
+    /// A word for the state of the library.
     pub state: String,
 }
 
-/// How many files are not probed for one reason.
+/// Files that are not probed for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SkippedFiles {
-    /// Why, in a word of a fixed set.
+    /// One of a fixed set of words.
     pub reason: &'static str,
-    /// Files that looked like CUDA libraries, each counted when it was found.
+    /// Files that look like CUDA libraries, each counted when it is found.
     pub files: u64,
 }
 
-/// What a snapshot is made of. Clocks are read by who fills this in.
+/// The input of a snapshot. The caller reads the clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// Calls, a row per process and function.
+    /// Calls, one row per process and function.
     pub calls: &'a [CallCounts],
-    /// Failures, a row per process, function and error.
+    /// Failures, one row per process, function and error.
     pub failures: &'a [FailureCounts],
-    /// Memory, a row per process.
+    /// Memory, one row per process.
     pub memory: &'a [ProcessMemory],
-    /// Memory, a row per context; where a process has none of these its memory is of no known GPU.
+    /// Memory, one row per context. The GPU of memory outside of these rows is not known.
     pub contexts: &'a [ContextMemory],
-    /// Live allocations; may be empty where nobody asked for them.
+    /// Live allocations; empty if they were not requested.
     pub allocations: &'a [Allocation],
-    /// Launches, graphs, copies and gaps.
+    /// Rows of GPU operations: launches, graphs, copies and gaps.
     pub work: &'a WorkRows,
-    /// What is held from which place.
+    /// Live memory by call site.
     pub places: &'a [ProcessPlaces],
-    /// Names and ends of the processes that these rows are of.
+    /// The processes of the rows above.
     pub processes: &'a HashMap<ProcessKey, ProcessInfo>,
-    /// Processes that ended, with rows of their own.
+    /// Exited processes whose rows are no longer in the tables.
     pub ended: &'a Ended,
-    /// The GPUs of the host.
     pub gpus: &'a [HostGpu],
-    /// What was lost.
     pub losses: &'a Losses,
-    /// How the probes stand.
     pub libraries: &'a [LibraryProbes],
-    /// What could not be probed, every reason once.
+    /// Every reason once.
     pub skipped: &'a [SkippedFiles],
-    /// Now, in seconds since 1970.
+    /// The time in seconds since 1970.
     pub unix_seconds: f64,
 }
 
-/// Everything the daemon shows at one moment.
+/// Everything that the daemon serves at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Snapshot {
-    /// When, in seconds since 1970.
+    /// The time in seconds since 1970.
     pub unix_seconds: f64,
-    /// Processes by pid. Those that have ended are the same in every snapshot.
+    /// Sorted by pid. Exited processes are shared between snapshots.
     pub processes: Vec<Arc<ProcessSnapshot>>,
-    /// Sums of the processes that ended and are no longer among these, by name.
+    /// Sums by name over exited processes that are no longer listed individually.
     pub past: Vec<Arc<PastProcesses>>,
-    /// Memory of all processes.
     pub totals: MemoryTotals,
-    /// The GPUs of the host.
     pub gpus: Vec<HostGpu>,
-    /// How it stands with them.
     pub gpu_states: GpuStates,
-    /// What processes hold, by place; only of those that run.
+    /// Live memory of running processes by call site.
     pub places: Vec<ProcessPlaces>,
-    /// What was lost, every cause once.
+    /// Every cause once.
     pub losses: Vec<LossCount>,
-    /// How the probes stand.
     pub libraries: Vec<LibraryProbes>,
-    /// What could not be probed, every reason once.
+    /// Every reason once.
     pub skipped: Vec<SkippedFiles>,
-    /// What gpuprobe itself takes up, where somebody looked.
+    /// The resources of gpuprobe itself, if they were read.
     pub own: Option<OwnProcess>,
-    /// How it stands with the budget, where there is one.
+    /// `None` if there is no budget.
     pub budget: Option<BudgetReport>,
-    /// What the endpoint has answered so far.
     pub served: Served,
 }
 
 impl Inputs<'_> {
-    /// The GPU that a number of a process means.
+    /// The host's GPU for a GPU number of a process.
     fn gpu_of(&self, process: ProcessKey, number: Option<u8>) -> Option<Gpu> {
         let number = number?;
         Some(self.processes.get(&process).map_or(Gpu::OfProcess(number), |info| info.gpus.of(number)))
@@ -118,10 +109,10 @@ impl Inputs<'_> {
 }
 
 impl Snapshot {
-    /// Puts the kernel's counters and the names together.
+    /// Combines the rows of the BPF side with the names of processes.
     pub fn build(inputs: &Inputs<'_>) -> Self {
-        let of_ended = |p: &Arc<ProcessSnapshot>| (p.key(), Arc::clone(p));
-        let mut processes: BTreeMap<_, _> = inputs.ended.iter().map(of_ended).collect();
+        let exited = |p: &Arc<ProcessSnapshot>| (p.key(), Arc::clone(p));
+        let mut processes: BTreeMap<_, _> = inputs.ended.iter().map(exited).collect();
         let mut totals = inputs.ended.totals();
         for counts in inputs.calls.iter().chain(&inputs.work.calls) {
             let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
@@ -135,7 +126,7 @@ impl Snapshot {
             let Some(info) = inputs.processes.get(&memory.process) else { continue };
             match info.exited_at_ns {
                 None => totals.add(memory),
-                Some(_) => totals.add_ended(memory),
+                Some(_) => totals.add_exited(memory),
             }
             let Some(process) = entry(&mut processes, inputs, memory.process) else { continue };
             process.memory = memory_counts(memory);
@@ -151,9 +142,9 @@ impl Snapshot {
             let gpu = inputs.gpu_of(key, gpu);
             process.allocations.push(LiveAllocation { ptr, bytes, kind: space, gpu, since_ns, site });
         }
-        add_work(&mut processes, inputs);
+        add_gpu_ops(&mut processes, inputs);
         let mut processes: Vec<Arc<ProcessSnapshot>> = processes.into_values().collect();
-        // those that are shared are in order already
+        // shared ones are already sorted
         for process in processes.iter_mut().filter_map(Arc::get_mut) {
             process.sort();
         }
@@ -174,7 +165,7 @@ impl Snapshot {
         }
     }
 
-    /// The one program that runs under a pid.
+    /// The running process with this pid.
     pub fn running(&self, pid: Tgid) -> Option<&ProcessSnapshot> {
         let from = self.processes.partition_point(|process| process.pid < pid);
         let mut all = self.processes.iter().skip(from).take_while(|process| process.pid == pid);
@@ -182,8 +173,8 @@ impl Snapshot {
     }
 }
 
-/// Puts rows about work to their processes.
-fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: &Inputs<'_>) {
+/// Adds the rows of GPU operations to their processes.
+fn add_gpu_ops(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: &Inputs<'_>) {
     let mut add = |key: ProcessKey, add: &dyn Fn(&mut Work)| {
         if let Some(process) = entry(processes, inputs, key) {
             add(&mut process.work);
@@ -200,9 +191,9 @@ fn add_work(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: 
     gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
 }
 
-/// The process's row, made at its first use. Rows may be read before it is known whose they are: a name that a series has
-/// for a moment would be another series, so the next snapshot has them. One that ended is shown until its rows are taken
-/// out of the kernel, however short the time it is kept for, so that it is always there or in the sums.
+/// The entry of a process, created at its first use. `None` if the process is not known yet: a series with a temporary name
+/// would be a separate series, so the rows are left to the next snapshot. An exited process is shown until its rows are
+/// removed from the tables, even if the retention time is shorter, so that it is always either listed or in the sums.
 fn entry<'a>(
     processes: &'a mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>,
     inputs: &Inputs<'_>,

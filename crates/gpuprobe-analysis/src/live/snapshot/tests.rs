@@ -85,7 +85,7 @@ fn signatures_of_one_name_are_one_function() {
 }
 
 #[test]
-fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
+fn functions_and_processes_are_sorted_and_unknown_names_are_marked() {
     let calls = [
         counts(key(2), function("cudaMemcpy"), 1),
         counts(key(2), function("cudaFree"), 1),
@@ -101,7 +101,7 @@ fn functions_and_processes_are_sorted_and_unknown_names_are_said_so() {
 }
 
 #[test]
-fn memory_is_told_by_kind_and_summed_over_processes() {
+fn memory_is_listed_by_kind_and_summed_over_processes() {
     let snapshot = built(&[], &[memory(key(1)), memory(key(2))], &[]);
     let live = &snapshot.processes[1].memory.live;
     assert_eq!(live.len(), Space::ALL.len());
@@ -123,18 +123,18 @@ fn memory_is_told_by_kind_and_summed_over_processes() {
 }
 
 #[test]
-fn a_process_that_ended_is_shown_until_its_rows_are_taken_and_holds_nothing() {
+fn an_exited_process_is_shown_until_its_rows_are_removed_and_has_no_live_memory() {
     let rows = [memory(key(1)), memory(key(2))];
     let snapshot = built(&[], &rows, &[(key(1), 700 * SECOND), (key(2), 701 * SECOND)]);
     let pids: Vec<_> = snapshot.processes.iter().map(|p| p.pid.0).collect();
-    assert_eq!(pids, [1, 2], "however long ago");
+    assert_eq!(pids, [1, 2], "regardless of the time since the exit");
     let totals = snapshot.totals;
     assert_eq!((totals.allocations, totals.live_allocations, totals.live_bytes), (4, 0, 0));
-    assert_eq!((totals.ended_allocations, totals.ended_bytes), (2, 8192), "what they held ended with them");
+    assert_eq!((totals.ended_allocations, totals.ended_bytes), (2, 8192), "freed by the exit");
 }
 
 #[test]
-fn kept_processes_are_shown_and_the_totals_never_fall() {
+fn exited_processes_are_shown_and_the_totals_never_decrease() {
     let mut ended = Ended::default();
     let info = |at| ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at), ..ProcessInfo::default() };
     for (tgid, at) in [(1, 10), (2, 20)] {
@@ -181,12 +181,12 @@ fn kept_processes_are_shown_and_the_totals_never_fall() {
         let process = snapshot.processes.iter().find(|p| p.pid.0 == 2).unwrap();
         Arc::ptr_eq(process, ended.iter().next().unwrap())
     };
-    assert!(shared(&all) && shared(&later), "the rows of an ended process are made once");
+    assert!(shared(&all) && shared(&later), "the rows of an exited process are built once");
 }
 
-/// A process may begin between the look at what happened and the look at the rows.
+/// A process may start between reading the events and reading the rows.
 #[test]
-fn rows_of_whom_nothing_is_known_yet_wait_for_the_next_snapshot() {
+fn rows_of_an_unknown_process_are_left_to_the_next_snapshot() {
     let (calls, memory) = ([counts(key(3), function("cudaFree"), 4)], [memory(key(3))]);
     let work = WorkRows {
         graphs: vec![GraphCounts {
@@ -227,29 +227,29 @@ fn rows_of_whom_nothing_is_known_yet_wait_for_the_next_snapshot() {
 }
 
 #[test]
-fn every_cause_of_loss_is_there() {
+fn every_loss_cause_is_listed() {
     let snapshot = built(&[], &[], &[]);
     assert_eq!(snapshot.losses.len(), LossCause::ALL.len());
     assert!(snapshot.losses.contains(&LossCount { cause: LossCause::LiveFull, count: 4 }));
 }
 
-/// Of four, a process sees two as its first and second, and nobody knows which its third is.
+/// The host's numbers of the first two GPUs of the process are known, that of the third is not.
 #[test]
-fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
+fn memory_is_listed_by_the_gpus_of_the_host_if_these_are_known() {
     let mut gpus = GpuNumbers::default();
     gpus.set(0, 3);
     gpus.set(1, 3);
     let info = ProcessInfo { name: "app".to_owned(), gpus, ..ProcessInfo::default() };
-    let held = |device, managed| {
-        let mut held = [Held::default(); Space::ALL.len()];
-        held[Space::Device as usize] = device;
-        held[Space::Managed as usize] = managed;
-        held
+    let by_kind = |device, managed| {
+        let mut kinds = [Held::default(); Space::ALL.len()];
+        kinds[Space::Device as usize] = device;
+        kinds[Space::Managed as usize] = managed;
+        kinds
     };
     let some = |n: u64| Held { live_bytes: 100 * n, live_allocations: n };
     let none = Held::default();
     let context = |tgid, gpu, held| ContextMemory { process: key(tgid), gpu, held };
-    let row = |tgid, device| ProcessMemory { held: held(device, none), ..memory(key(tgid)) };
+    let row = |tgid, device| ProcessMemory { held: by_kind(device, none), ..memory(key(tgid)) };
     let allocation = |tgid, gpu| Allocation {
         process: key(tgid),
         ptr: 16,
@@ -262,11 +262,11 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
     let snapshot = Snapshot::build(&Inputs {
         failures: &[],
         contexts: &[
-            context(1, Some(0), held(some(1), none)),
-            context(1, Some(1), held(some(2), none)),
-            context(1, Some(2), held(some(3), none)),
-            context(1, None, held(some(4), none)),
-            context(2, Some(0), held(some(5), none)),
+            context(1, Some(0), by_kind(some(1), none)),
+            context(1, Some(1), by_kind(some(2), none)),
+            context(1, Some(2), by_kind(some(3), none)),
+            context(1, None, by_kind(some(4), none)),
+            context(2, Some(0), by_kind(some(5), none)),
         ],
         gpus: &[],
         calls: &[],
@@ -287,8 +287,8 @@ fn memory_is_told_by_the_gpus_of_the_host_where_they_are_known() {
         device.map(|live| (live.gpu, live.amount.bytes, live.amount.allocations)).collect()
     };
     let known = [(Some(Gpu::Host(3)), 300, 3), (Some(Gpu::OfProcess(2)), 300, 3), (None, 400, 4)];
-    assert_eq!(device(0), known, "parts of one GPU are summed up");
-    assert_eq!(device(1), [(Some(Gpu::OfProcess(0)), 500, 5)], "a process of which nothing is known");
+    assert_eq!(device(0), known, "the contexts of one GPU are summed");
+    assert_eq!(device(1), [(Some(Gpu::OfProcess(0)), 500, 5)], "a process whose GPUs are not known");
     let of = |process: usize| snapshot.processes[process].allocations[0].gpu;
     assert_eq!([of(0), of(1)], [Some(Gpu::Host(3)), Some(Gpu::OfProcess(0))]);
 }
