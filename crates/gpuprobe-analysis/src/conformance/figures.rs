@@ -11,7 +11,7 @@ use crate::gpu_ops::launches::{GraphLaunches, KernelLaunches};
 pub(super) const ALLOCATED_BY_SITE: &str = "allocated by call site";
 pub(super) const FREED_BY_SITE: &str = "freed by call site";
 
-/// Figures of one quantity by whose they are.
+/// Figures of one quantity by label, such as a function or a stream.
 pub(super) type Figures = BTreeMap<String, u64>;
 
 /// All figures of one implementation.
@@ -19,26 +19,25 @@ pub(super) type Figures = BTreeMap<String, u64>;
 pub(super) struct AllFigures(pub(super) BTreeMap<&'static str, Figures>);
 
 impl AllFigures {
-    pub(super) fn add(&mut self, quantity: &'static str, whose: impl Into<String>, value: u64) {
-        let figure = self.0.entry(quantity).or_default().entry(whose.into()).or_default();
+    pub(super) fn add(&mut self, quantity: &'static str, label: impl Into<String>, value: u64) {
+        let figure = self.0.entry(quantity).or_default().entry(label.into()).or_default();
         *figure = figure.saturating_add(value);
     }
 
-    pub(super) fn raise(&mut self, quantity: &'static str, whose: impl Into<String>, value: u64) {
-        let figure = self.0.entry(quantity).or_default().entry(whose.into()).or_default();
+    pub(super) fn raise(&mut self, quantity: &'static str, label: impl Into<String>, value: u64) {
+        let figure = self.0.entry(quantity).or_default().entry(label.into()).or_default();
         *figure = (*figure).max(value);
     }
 
-    /// A figure for each bucket with something in it.
-    pub(super) fn add_buckets(&mut self, quantity: &'static str, whose: &str, buckets: &[u64]) {
+    /// Adds a figure for each bucket that is not empty.
+    pub(super) fn add_buckets(&mut self, quantity: &'static str, label: &str, buckets: &[u64]) {
         for (power, count) in buckets.iter().enumerate().filter(|(_, count)| **count > 0) {
-            self.add(quantity, format!("{whose} 2^{power}"), *count);
+            self.add(quantity, format!("{label} 2^{power}"), *count);
         }
     }
 }
 
-/// The label of a function.
-pub(super) fn label(api: &str, name: &str) -> String {
+pub(super) fn function_label(api: &str, name: &str) -> String {
     format!("{api} {name}")
 }
 
@@ -56,10 +55,10 @@ pub(super) fn memory_figures(all: &mut AllFigures, memory: &MemorySummary) {
     all.add("failed", "frees", memory.failed_frees);
     all.add("unknown frees", "frees", memory.unknown_frees);
     all.raise("peak", "bytes", memory.peak_bytes);
-    // the tables keep what a process held when it ended
-    for held in memory.live.iter().chain(&memory.freed_by_exit) {
-        all.add("live", format!("{} allocations", held.kind.as_str()), held.allocations);
-        all.add("live", format!("{} bytes", held.kind.as_str()), held.bytes);
+    // in the tables, the memory of an exited process is still live
+    for live in memory.live.iter().chain(&memory.freed_by_exit) {
+        all.add("live", format!("{} allocations", live.kind.as_str()), live.allocations);
+        all.add("live", format!("{} bytes", live.kind.as_str()), live.bytes);
     }
 }
 
@@ -78,7 +77,7 @@ pub(super) fn launch_figures(all: &mut AllFigures, kernels: &[KernelLaunches]) {
         all.raise("shared memory by kernel", name.clone(), totals.shared_most);
         all.add_buckets("latency of launches by kernel", &name, &totals.latency);
         for (what, dimensions) in [("grid", totals.grid), ("block", totals.block)] {
-            // of shapes of one size any may be kept
+            // of several shapes with the same size, any may be stored
             if let Some((least, most)) = dimensions {
                 all.add("sizes of dimensions by kernel", format!("{name} least {what}"), volume(least));
                 all.add("sizes of dimensions by kernel", format!("{name} most {what}"), volume(most));

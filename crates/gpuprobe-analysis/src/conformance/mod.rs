@@ -1,5 +1,5 @@
-//! The two implementations of every figure, compared: what the kernel side counted in its tables, and what a replay of the
-//! events comes to. Both follow one definition, so every figure must be equal.
+//! Compares the two implementations of every figure: the tables of the BPF side and the replay of events. Both follow the
+//! same definition, so every figure must be equal.
 
 mod counted;
 mod figures;
@@ -12,12 +12,12 @@ pub use self::replayed::EventTally;
 use crate::recording::summary::SummaryReport;
 
 const GAPS: [&str; 4] = ["gaps", "time in gaps", "lengths of gaps", "longest gaps"];
-/// What is in the names of quantities of launches, graphs and copies.
+/// Parts of the names of quantities that concern launches, graphs and copies.
 const PARTS_OF_GPU_OPS: [&str; 4] = ["kernel", "launches", "graphs", "cop"];
-/// Differences that are named for one quantity.
-const MOST_NAMED: usize = 8;
+/// Differences that are listed for one quantity.
+const MOST_LISTED: usize = 8;
 
-/// The tables, read when observation has ended.
+/// The rows of the tables, read after the end of observation.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     /// Calls by process and function.
@@ -35,15 +35,14 @@ pub struct Tables {
 /// One quantity that was compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// What it is.
     pub quantity: &'static str,
-    /// Figures that are not zero in both implementations.
+    /// The number of figures that are above zero in both implementations.
     pub figures: usize,
-    /// Figures that differ.
+    /// The number of figures that differ.
     pub differ: usize,
-    /// Some of these, in words.
+    /// Descriptions of some of the differences.
     pub differences: Vec<String>,
-    /// Why it was not compared after all.
+    /// The reason if the quantity was not compared.
     pub not_compared: Option<&'static str>,
 }
 
@@ -53,26 +52,24 @@ impl Compared {
     }
 }
 
-/// Compares every quantity, in the order of their names. Where only some functions are recorded, `is_partial`, the
-/// tables have launches and copies of others.
+/// Compares every quantity, sorted by name. `is_partial`: only some functions are recorded, so the tables also have
+/// launches and copies of other functions.
 pub fn compare(
     tables: &Tables,
     report: &SummaryReport,
-    tally: &EventTally,
+    totals: &EventTally,
     is_partial: bool,
 ) -> Vec<Compared> {
-    let (counted, replayed) = (counted::figures(tables), replayed::figures(report, tally));
-    let is_of_gaps = |quantity: &str| GAPS.contains(&quantity);
+    let (counted, replayed) = (counted::figures(tables), replayed::figures(report, totals));
+    let is_gap_quantity = |quantity: &str| GAPS.contains(&quantity);
     let why_not = |quantity: &str| match quantity {
-        ALLOCATED_BY_SITE | FREED_BY_SITE if tables.sites.is_empty() => {
-            Some("call sites were not looked for")
-        }
-        FREED_BY_SITE if !tally.has_all_frees() => Some("events do not have the call site of every free"),
-        _ if is_of_gaps(quantity) && tally.has_shared_streams() => {
-            Some("several threads launch on one stream, so that its launches have no order")
+        ALLOCATED_BY_SITE | FREED_BY_SITE if tables.sites.is_empty() => Some("call sites were not collected"),
+        FREED_BY_SITE if !totals.has_all_frees() => Some("events do not have the call site of every free"),
+        _ if is_gap_quantity(quantity) && totals.has_shared_streams() => {
+            Some("several threads launch on one stream, so its launches have no defined order")
         }
         _ if is_partial
-            && (is_of_gaps(quantity) || PARTS_OF_GPU_OPS.iter().any(|part| quantity.contains(part))) =>
+            && (is_gap_quantity(quantity) || PARTS_OF_GPU_OPS.iter().any(|part| quantity.contains(part))) =>
         {
             Some("not all functions are recorded")
         }
@@ -97,14 +94,14 @@ fn compare_figures(quantity: &'static str, counted: &Figures, replayed: &Figures
     let mut labels: Vec<_> = counted.keys().chain(replayed.keys()).collect();
     labels.sort_unstable();
     labels.dedup();
-    for whose in labels {
-        let of = |figures: &Figures| figures.get(whose).copied().unwrap_or(0);
+    for label in labels {
+        let of = |figures: &Figures| figures.get(label).copied().unwrap_or(0);
         let (counted, replayed) = (of(counted), of(replayed));
         compared.figures += usize::from(counted > 0 && replayed > 0);
         if counted != replayed {
             compared.differ += 1;
-            if compared.differences.len() < MOST_NAMED {
-                compared.differences.push(format!("{whose}: counted {counted}, replayed {replayed}"));
+            if compared.differences.len() < MOST_LISTED {
+                compared.differences.push(format!("{label}: counted {counted}, replayed {replayed}"));
             }
         }
     }
@@ -116,8 +113,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_that_only_one_side_has_differ_and_zero_is_no_figure() {
-        let figures = |of: &[(&str, u64)]| of.iter().map(|(whose, n)| ((*whose).to_owned(), *n)).collect();
+    fn a_figure_that_only_one_side_has_differs_and_zero_equals_a_missing_figure() {
+        let figures = |of: &[(&str, u64)]| of.iter().map(|(label, n)| ((*label).to_owned(), *n)).collect();
         let compared = compare_figures(
             "calls",
             &figures(&[("a", 1), ("b", 2), ("c", 0), ("d", 4)]),
@@ -129,9 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn differences_that_are_named_are_bounded() {
+    fn listed_differences_are_bounded() {
         let figures = (0..100).map(|i| (format!("{i}"), 1)).collect();
         let compared = compare_figures("calls", &figures, &Figures::new());
-        assert_eq!((compared.figures, compared.differ, compared.differences.len()), (0, 100, MOST_NAMED));
+        assert_eq!((compared.figures, compared.differ, compared.differences.len()), (0, 100, MOST_LISTED));
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of a replay.
+//! The figures of a replay of events.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use gpuprobe_event::counters::LATENCY_BUCKETS;
 use gpuprobe_event::{Call, Class, Effect, SiteId, Tgid, Tid, Total};
 
 use super::figures::{
-    ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, copy_figures, gap_figures, graph_figures, label,
+    ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, copy_figures, function_label, gap_figures, graph_figures,
     launch_figures, memory_figures, stream_label,
 };
 use crate::gpu_ops::streams::stream_of;
@@ -14,23 +14,22 @@ use crate::recording::functions::FunctionSummary;
 use crate::recording::summary::SummaryReport;
 use crate::stats::buckets::bucket;
 
-/// What a comparison needs of events and a summary does not keep: allocations and frees by call site, for what is live by
-/// call site a recording has in its last line; and whether gaps have an order.
+/// Figures that the comparison needs and a summary does not have: allocations and frees by call site (a recording has only
+/// the live memory by call site, in its last line), and whether launches on a stream have a defined order.
 #[derive(Clone, Debug, Default)]
 pub struct EventTally {
     allocated: BTreeMap<(Tgid, SiteId), Total>,
     freed: BTreeMap<(Tgid, SiteId), Total>,
-    /// Frees whose call sites are not told: of what was replaced, and of all but the last where one call frees several.
+    /// Some frees have no call site: those of replaced allocations, and all but the last if one call frees several.
     is_incomplete: bool,
     /// Launches of CUDA kernels by stream.
     launches: BTreeMap<(Tgid, u64), u64>,
-    /// The thread that launches on each stream.
+    /// The first thread that launched on each stream.
     launching: HashMap<(Tgid, u64), Tid>,
     has_shared_streams: bool,
 }
 
 impl EventTally {
-    /// Takes in a call.
     pub fn feed(&mut self, call: &Call) {
         if !call.took_effect() {
             return;
@@ -54,7 +53,7 @@ impl EventTally {
                     *self.launches.entry(stream).or_default() += launch.kernels;
                 }
             }
-            // of a free whose memory ended with its context
+            // a free of memory that was already freed with its context
             Effect::ContextEnd(_) if call.class != Class::Context => self.is_incomplete = true,
             Effect::GraphLaunch(_) => {
                 self.launch(call);
@@ -71,8 +70,8 @@ impl EventTally {
         stream
     }
 
-    /// Whether several threads launch on one stream. Launches that return at the same time on two CPUs have no order then,
-    /// and which of them ended a gap is not defined.
+    /// Whether several threads launch on one stream. Launches that return at the same time on two CPUs have no order, so it is
+    /// not defined which of them ended a gap.
     pub(super) fn has_shared_streams(&self) -> bool {
         self.has_shared_streams
     }
@@ -82,16 +81,16 @@ impl EventTally {
     }
 }
 
-pub(super) fn figures(report: &SummaryReport, tally: &EventTally) -> AllFigures {
+pub(super) fn figures(report: &SummaryReport, totals: &EventTally) -> AllFigures {
     let mut all = AllFigures::default();
     report.functions.iter().for_each(|row| function_figures(&mut all, row));
     for row in &report.errors {
-        let whose = format!("{} {}", label(row.api.as_str(), &row.function), row.error);
-        all.add("errors by name", whose, row.count);
+        let label = format!("{} {}", function_label(row.api.as_str(), &row.function), row.error);
+        all.add("errors by name", label, row.count);
     }
     memory_figures(&mut all, &report.memory);
-    site_figures(&mut all, tally);
-    for ((tgid, stream), launches) in &tally.launches {
+    site_figures(&mut all, totals);
+    for ((tgid, stream), launches) in &totals.launches {
         all.add("launches by stream", stream_label(*tgid, *stream), *launches);
     }
     launch_figures(&mut all, &report.work.kernels);
@@ -102,24 +101,24 @@ pub(super) fn figures(report: &SummaryReport, tally: &EventTally) -> AllFigures 
 }
 
 fn function_figures(all: &mut AllFigures, row: &FunctionSummary) {
-    let name = label(row.api.as_str(), &row.name);
+    let name = function_label(row.api.as_str(), &row.name);
     all.add("calls", name.clone(), row.calls);
     all.add("errors", name.clone(), row.errors);
     all.add("bytes moved", name.clone(), row.bytes);
     all.add("time in calls", name.clone(), row.total_ns);
     let mut powers = [0; LATENCY_BUCKETS];
-    // the buckets of a replay are parts of those of the tables
+    // each bucket of the replay lies within one bucket of the tables
     row.latency.iter().for_each(|part| powers[bucket(part.from)] += part.count);
     all.add_buckets("latency", &name, &powers);
 }
 
-fn site_figures(all: &mut AllFigures, tally: &EventTally) {
-    let both = [(ALLOCATED_BY_SITE, &tally.allocated), (FREED_BY_SITE, &tally.freed)];
+fn site_figures(all: &mut AllFigures, totals: &EventTally) {
+    let both = [(ALLOCATED_BY_SITE, &totals.allocated), (FREED_BY_SITE, &totals.freed)];
     for (quantity, totals) in both {
         for ((tgid, site), total) in totals {
-            let whose = format!("process {} site {}", tgid.0, site.0);
-            all.add(quantity, format!("{whose} allocations"), total.count);
-            all.add(quantity, format!("{whose} bytes"), total.bytes);
+            let label = format!("process {} site {}", tgid.0, site.0);
+            all.add(quantity, format!("{label} allocations"), total.count);
+            all.add(quantity, format!("{label} bytes"), total.bytes);
         }
     }
 }

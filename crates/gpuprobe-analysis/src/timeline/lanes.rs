@@ -1,4 +1,4 @@
-//! What threads did over time, and when streams were given work.
+//! Lanes of a timeline: the calls of each thread and the operations submitted to each stream, over time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::stats::bins::{BinValue, Bins};
 use crate::timeline::nesting::{Extent, Nesting, Slice};
 use crate::timeline::stream_ops::given;
 
-/// Bins of a row: each is narrower than a column that can be told from others.
+/// Bins of a row: enough for each bin to be narrower than a column on the screen.
 pub const MOST_BINS: usize = 4096;
-/// Rows kept. Calls of others are counted.
+/// Rows of a timeline. Calls of further rows are only counted.
 const MOST_ROWS: usize = 256;
 
 /// What a thread was doing.
@@ -24,24 +24,22 @@ pub enum Doing {
     Memory,
     /// Copying or filling.
     Transfer,
-    /// Launching kernels or graphs.
+    /// Launching CUDA kernels or graphs.
     Launch,
     /// Waiting for the GPU.
     Sync,
-    /// In the driver, beneath the call.
+    /// In the Linux kernel, below the CUDA call.
     Kernel,
     /// Any other call.
     Other,
 }
 
 impl Doing {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Memory, Self::Transfer, Self::Launch, Self::Sync, Self::Kernel, Self::Other];
 
-    /// By what a function is for.
     pub fn of(class: Class) -> Self {
-        // the same kinds that a trace tells apart, under its names
+        // the same names as the types of calls in a trace
         let of_trace = type_of(class);
         if class == Class::Scheduler {
             return Self::Kernel;
@@ -49,7 +47,6 @@ impl Doing {
         Self::ALL.into_iter().find(|doing| doing.as_str() == of_trace).unwrap_or(Self::Other)
     }
 
-    /// What it is called.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -62,21 +59,21 @@ impl Doing {
     }
 }
 
-/// Who a row is of.
+/// The owner of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Lane {
-    /// A thread: what it did.
+    /// The calls of a thread.
     Thread(Tid),
-    /// What the thread asked of the driver, beneath its calls.
+    /// The calls of a thread into the Linux kernel, below its CUDA calls.
     Driver(Tid),
-    /// A stream: the calls that gave it work, which is not when the GPU did it.
+    /// The calls that submitted operations to a stream. This is not the time at which the GPU ran them.
     Stream(u64),
 }
 
 impl Lane {
-    /// Threads come before streams, each with what it asked of the driver.
-    fn place(self) -> (bool, u64, bool) {
+    /// Sorts threads before streams, each followed by its calls into the Linux kernel.
+    fn sort_key(self) -> (bool, u64, bool) {
         match self {
             Self::Thread(tid) => (false, tid.0.into(), false),
             Self::Driver(tid) => (false, tid.0.into(), true),
@@ -85,7 +82,7 @@ impl Lane {
     }
 }
 
-/// Nanoseconds of each kind of doing in one bin.
+/// Nanoseconds of each [`Doing`] in one bin.
 pub type Bin = [u64; Doing::ALL.len()];
 
 impl BinValue for Bin {
@@ -94,31 +91,27 @@ impl BinValue for Bin {
     }
 }
 
-/// One row.
+/// The calls of one lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// The process.
     pub tgid: Tgid,
-    /// Its name.
+    /// The name of the process.
     pub process: Arc<str>,
-    /// The thread or stream.
     pub lane: Lane,
-    /// Calls in it.
     pub calls: u64,
-    /// What was done when.
     pub bins: Bins<Bin, MOST_BINS>,
 }
 
 impl Row {
-    /// Its bins in so many columns of the report's time. What is in a bin is shared by the columns that it lies in.
+    /// Its bins resampled to this many columns over the time of the report. A bin is divided among the columns it overlaps.
     pub fn fitted(&self, report: &TimelineReport, columns: usize) -> Vec<Bin> {
         let mut fitted = vec![Bin::default(); columns];
         let span = (report.to_ns - report.from_ns).max(1);
-        // columns and parts of them from the beginning
-        let place = |at_ns: u64| (at_ns - report.from_ns) as f64 / span as f64 * columns as f64;
+        // the position of a time, in columns from the start
+        let position = |at_ns: u64| (at_ns - report.from_ns) as f64 / span as f64 * columns as f64;
         for (times, bin) in self.bins.iter().filter(|(_, bin)| **bin != Bin::default()) {
             let from_ns = times.start.clamp(report.from_ns, report.to_ns);
-            let (from, to) = (place(from_ns), place(times.end.clamp(from_ns, report.to_ns)));
+            let (from, to) = (position(from_ns), position(times.end.clamp(from_ns, report.to_ns)));
             let mut left = *bin;
             let mut column = (from as usize).min(columns.saturating_sub(1));
             while let Some(into) = fitted.get_mut(column) {
@@ -139,27 +132,27 @@ impl Row {
     }
 }
 
-/// Rows of all threads and streams between two times.
+/// The rows of all threads and streams in a time range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimelineReport {
-    /// Where it begins: with the first thing that happened, or where that was asked for.
+    /// The time of the first event, or the requested start.
     pub from_ns: u64,
-    /// Where it ends: with the last thing that happened, or before.
+    /// The time of the last event, or the requested end if that is earlier.
     pub to_ns: u64,
-    /// By process, threads before streams.
+    /// Sorted by process, threads before streams.
     pub rows: Vec<Row>,
-    /// Calls that belong into a row for which there was no room.
+    /// Calls of rows for which there was no room.
     pub left_out: u64,
 }
 
 impl TimelineReport {
-    /// Whether anything is drawn of the driver.
+    /// Whether there are lanes of calls into the Linux kernel.
     pub fn has_driver(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.lane, Lane::Driver(_)))
     }
 }
 
-/// Of a call and those inside it, the kernel's that are in no other one of the kernel's.
+/// The calls into the Linux kernel in a call tree that are not inside another such call.
 fn outermost_kernel(calls: &[Slice]) -> impl Iterator<Item = &Slice> {
     let mut inside = usize::MAX;
     calls.iter().filter(move |slice| {
@@ -181,12 +174,12 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Of what happens between two times, where any are given.
+    /// Limited to the time from `from_ns` until `until_ns`, if given.
     pub fn new(from_ns: Option<u64>, until_ns: Option<u64>) -> Self {
         Self { from_ns, until_ns, ..Self::default() }
     }
 
-    /// Takes in calls as [`crate::Nesting`] gives them out. Those inside others are part of these.
+    /// Takes in calls as [`crate::Nesting`] returns them. Calls inside others are part of these.
     pub fn feed(&mut self, slices: &[Slice]) {
         for calls in slices.chunk_by(|_, next| next.depth > 0) {
             let Some(outermost) = calls.first() else { continue };
@@ -195,14 +188,14 @@ impl Timeline {
             for below in outermost_kernel(calls) {
                 has_room &= self.add(below, Lane::Driver(below.call.tid));
             }
-            for given in given(calls) {
-                has_room &= self.add(given.slice, Lane::Stream(given.stream));
+            for op in given(calls) {
+                has_room &= self.add(op.slice, Lane::Stream(op.stream));
             }
             self.left_out += u64::from(!has_room);
         }
     }
 
-    /// Adds a call to a row; `false` where there is no room for that.
+    /// Adds a call to a row. Returns `false` if there is no room for the row.
     fn add(&mut self, slice: &Slice, lane: Lane) -> bool {
         let from_ns = self.from_ns.unwrap_or(0);
         let until_ns = self.until_ns.unwrap_or(u64::MAX);
@@ -226,23 +219,23 @@ impl Timeline {
         let (start_ns, end_ns) = (slice.start_ns.max(from_ns), slice.end_ns.min(until_ns));
         for (times, bin) in row.bins.between(start_ns, end_ns) {
             let share = end_ns.min(times.end).saturating_sub(start_ns.max(times.start));
-            // what is too short to be measured was there
+            // a call without a measurable duration counts as one nanosecond
             bin[doing] = bin[doing].saturating_add(share.max(u64::from(start_ns == end_ns)));
         }
         true
     }
 
-    /// What it came to, of a trace of this extent.
+    /// The timeline of a trace with this extent.
     pub fn report(&self, extent: Extent) -> TimelineReport {
         let mut rows: Vec<_> = self.rows.values().cloned().collect();
-        rows.sort_by_key(|row| (row.tgid, row.lane.place()));
+        rows.sort_by_key(|row| (row.tgid, row.lane.sort_key()));
         let from_ns = self.from_ns.unwrap_or(extent.first_ns);
         let to_ns = self.until_ns.map_or(extent.last_ns, |until| until.min(extent.last_ns)).max(from_ns);
         TimelineReport { from_ns, to_ns, rows, left_out: self.left_out }
     }
 }
 
-/// Makes a timeline of the events of a trace, where nothing else is made of them.
+/// Builds only a timeline from the events of a trace.
 #[derive(Debug)]
 pub struct Picture {
     timeline: Timeline,
@@ -251,19 +244,18 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Of what happens between two times, where any are given.
+    /// Limited to the time from `from_ns` until `until_ns`, if given.
     pub fn new(from_ns: Option<u64>, until_ns: Option<u64>) -> Self {
         let timeline = Timeline::new(from_ns, until_ns);
         Self { timeline, nesting: Nesting::default(), slices: Vec::new() }
     }
 
-    /// Takes in one event.
     pub fn feed(&mut self, event: Event) {
         self.nesting.event(event, &mut self.slices);
         self.draw();
     }
 
-    /// The trace is over. Its own extent is told as well, which may be another than that of the picture.
+    /// Ends the trace. Also returns its extent, which may differ from that of the timeline.
     pub fn finish(mut self) -> (TimelineReport, Extent) {
         self.nesting.finish(&mut self.slices);
         self.draw();
@@ -303,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn time_goes_into_the_columns_in_which_it_passed() {
+    fn time_is_in_the_columns_that_it_overlaps() {
         let report = fed([at(500, 1000, Class::Alloc), at(2100, 200, Class::Sync), at(2500, 0, Class::Sync)]);
         assert_eq!((report.from_ns, report.to_ns, report.rows[0].calls), (500, 2500, 3));
         let columns = report.rows[0].fitted(&report, 4);
@@ -313,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_evenly_spread_is_evenly_drawn_in_any_number_of_columns() {
+    fn evenly_spread_calls_are_even_in_any_number_of_columns() {
         let report = fed((0..20_000).map(|i| at(i * 1000, 700, Class::Launch)));
         let row = &report.rows[0];
         assert!(row.bins.iter().count() <= MOST_BINS);
@@ -321,7 +313,7 @@ mod tests {
             let fitted = row.fitted(&report, columns);
             assert_eq!(sum(&fitted, Doing::Launch), 14_000_000, "{columns}");
             let even = 14_000_000.0 / columns as f64;
-            // a column may begin and end in the middle of a call
+            // a column may start and end in the middle of a call
             let uneven =
                 |bin: &&Bin| (bin[Doing::Launch as usize] as f64 - even).abs() > 0.05 * even + 1400.0;
             assert_eq!(fitted.iter().find(uneven), None, "{columns}: {even}");
@@ -329,9 +321,9 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_begins_with_the_first_thing_that_happened() {
+    fn a_timeline_starts_with_the_first_event() {
         let minute = 60_000_000_000;
-        // the longer call is told after one that began later
+        // the longer call is recorded after one that started later
         let late = Call { tid: Tid(7), ..at(minute + 400, 100, Class::Sync) };
         let report = fed([late, at(minute, 1000, Class::Launch)]);
         assert_eq!((report.from_ns, report.to_ns), (minute, minute + 1000));
@@ -340,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_returned_is_drawn_to_the_end_of_its_process_or_of_the_trace() {
+    fn a_call_without_return_lasts_until_the_exit_of_its_process_or_the_end_of_the_trace() {
         let mut picture = Picture::new(None, None);
         let event = |tgid, call| Event::Call(Box::new(Call { tgid: Tgid(tgid), ..call }));
         picture.feed(event(100, unfinished(at(100, 0, Class::Sync))));
@@ -353,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_shown_on_its_stream_and_inner_calls_are_not_shown() {
+    fn operations_are_on_their_stream_and_inner_calls_are_not_shown() {
         let launch = |id, stream| {
             let effect = Effect::Launch(Launch::default());
             Call { id, stream, effect, ..at(id * 100, 10, Class::Launch) }
@@ -373,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_between_the_two_times_is_shown() {
+    fn only_calls_in_the_time_range_are_shown() {
         let starts = [(0, 500), (900, 300), (1900, 500), (2500, 1)];
         let calls = || starts.map(|(start, duration)| at(start, duration, Class::Sync));
         let report = shown(Picture::new(Some(1000), Some(2000)), calls());
@@ -385,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_has_no_room_is_left_out_once() {
+    fn a_call_without_room_is_counted_once() {
         let many = (0..1000).map(|tid| {
             let stream = Some(100 + u64::from(tid));
             Call { tid: Tid(tid), stream, ..at(tid.into(), 10, Class::Launch) }
@@ -395,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_cannot_be_true_do_no_harm() {
+    fn implausible_times_do_not_panic() {
         let many = (0..10).map(|tid| Call { tid: Tid(tid), ..at(u64::MAX - 5, u64::MAX, Class::Alloc) });
         let report = fed(many.chain([Call { tid: Tid(1), ..at(0, u64::MAX, Class::Alloc) }]));
         assert_eq!((report.rows.len(), report.to_ns), (10, u64::MAX));

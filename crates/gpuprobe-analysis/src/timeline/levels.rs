@@ -1,31 +1,29 @@
-//! What a process holds and copies over time, as values that change at moments.
+//! Live memory and copied bytes of processes over time, as samples at the times of change.
 
 use std::collections::HashMap;
 
 use gpuprobe_event::{Allocation, Call, Effect, Event, MemoryAmount, ProcessChange, ProcessEvent, Tgid};
 
-/// How finely a rate is told.
+/// The interval over which a rate is computed.
 const WINDOW_NS: u64 = 10_000_000;
-/// Processes that are remembered at once.
+/// Processes that are followed at once.
 const MOST_PROCESSES: usize = 1 << 18;
 
-/// What is told over time.
+/// A quantity over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// Bytes that the process holds, of every kind.
+    /// Live bytes of all kinds.
     Live,
-    /// Bytes that its copies and fills have moved since the trace began.
+    /// Bytes moved by copies and memsets since the start of the trace.
     Copied,
-    /// Bytes a second that they move, told for each hundredth of a second by the end of the calls. Of asynchronous ones
-    /// that is when they were asked for, not when the GPU does them.
+    /// Bytes moved per second, in intervals of 10 ms, by the time the calls return. For asynchronous copies that is the time
+    /// of submission, not of execution.
     CopyRate,
 }
 
 impl Level {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Live, Self::Copied, Self::CopyRate];
 
-    /// What it is called.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Live => "live memory",
@@ -35,24 +33,21 @@ impl Level {
     }
 }
 
-/// A value from a moment on.
+/// A value from a point in time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// From when.
     pub at_ns: u64,
-    /// Of which process.
     pub tgid: Tgid,
-    /// What.
     pub level: Level,
-    /// How many bytes, or bytes a second.
+    /// Bytes, or bytes per second.
     pub value: u64,
 }
 
-/// Follows the levels of all processes. The samples of one level of one process are in order of time.
+/// Follows the levels of all processes. The samples of one level of one process are sorted by time.
 #[derive(Debug, Default)]
 pub struct Levels {
     processes: HashMap<Tgid, Process>,
-    /// How often there was no room for another.
+    /// How often there was no room for a process since the last clean-up.
     refused: usize,
 }
 
@@ -60,17 +55,17 @@ pub struct Levels {
 struct Process {
     live: u64,
     copied: u64,
-    /// The window that copies are summed up in, and what they come to.
+    /// The current interval of the copy rate, and the bytes copied in it.
     window: u64,
     in_window: u64,
-    /// Of the last sample. Calls of several threads are told in about the order of their ends; a value that stands behind
-    /// another in the trace holds after it, so its time is not before the other's.
+    /// The time of the last sample. Calls of several threads are recorded roughly in the order of their returns. A later
+    /// record replaces the value of an earlier one, so its time must not be before the earlier one's.
     at_ns: u64,
-    ended_ns: Option<u64>,
+    exited_ns: Option<u64>,
 }
 
 impl Levels {
-    /// Takes in an event; what it changes is put behind what is in `out`.
+    /// Takes in an event and appends the samples that it causes to `out`.
     pub fn feed(&mut self, event: &Event, out: &mut Vec<Sample>) {
         match event {
             Event::Call(call) => self.call(call, out),
@@ -78,7 +73,7 @@ impl Levels {
             Event::Process(change) => {
                 let Some(process) = self.processes.get_mut(&change.tgid) else { return };
                 let at_ns = process.later(change.at_ns);
-                process.ended_ns = Some(at_ns);
+                process.exited_ns = Some(at_ns);
                 if std::mem::take(&mut process.live) > 0 {
                     out.push(Sample { at_ns, tgid: change.tgid, level: Level::Live, value: 0 });
                 }
@@ -89,34 +84,34 @@ impl Levels {
 
     fn start(&mut self, start: &ProcessEvent, out: &mut Vec<Sample>) {
         if let Some(process) = self.processes.get_mut(&start.tgid) {
-            process.ended_ns = None;
+            process.exited_ns = None;
         }
         if start.held.is_empty() || !self.has_room(start.tgid) {
             return;
         }
-        // the trace begins in the middle, with what was allocated before
+        // the trace starts with memory that was allocated before
         let process = self.processes.entry(start.tgid).or_default();
         process.live = bytes_of(&start.held);
         let (at_ns, value) = (process.later(start.at_ns), process.live);
         out.push(Sample { at_ns, tgid: start.tgid, level: Level::Live, value });
     }
 
-    /// Whether a process is remembered, or can be.
+    /// Whether a process is followed or can be.
     fn has_room(&mut self, tgid: Tgid) -> bool {
         if self.processes.len() < MOST_PROCESSES || self.processes.contains_key(&tgid) {
             return true;
         }
-        // more run at once in no real trace; then those that hold nothing are forgotten, and begin anew. Where there are
-        // none of them, it is long until they are looked for again
+        // no real trace has more processes at once. Processes without live memory are forgotten and start again. If there
+        // are none, the next search is made only after many more refusals
         if self.refused.is_multiple_of(MOST_PROCESSES) {
-            self.processes.retain(|_, process| process.live > 0 && process.ended_ns.is_none());
+            self.processes.retain(|_, process| process.live > 0 && process.exited_ns.is_none());
         }
         let has_room = self.processes.len() < MOST_PROCESSES;
         self.refused = if has_room { 0 } else { self.refused + 1 };
         has_room
     }
 
-    /// The trace is over: the last rates.
+    /// Ends the trace and appends the last rates.
     pub fn finish(&mut self, out: &mut Vec<Sample>) {
         let mut all: Vec<_> = self.processes.drain().collect();
         all.sort_unstable_by_key(|(tgid, _)| *tgid);
@@ -133,7 +128,7 @@ impl Levels {
         let change = match &call.effect {
             Effect::Transfer(_) => Change { moved: call.moved_bytes(), ..Change::default() },
             Effect::Alloc(Allocation { bytes, replaced, .. }) => Change {
-                held: *bytes,
+                allocated: *bytes,
                 freed: replaced.map_or(0, |replaced| replaced.bytes),
                 ..Change::default()
             },
@@ -147,8 +142,8 @@ impl Levels {
             return;
         }
         let process = self.processes.entry(call.tgid).or_default();
-        if process.ended_ns.is_some_and(|at| call.start_ns < at) {
-            // what was told late is over already
+        if process.exited_ns.is_some_and(|at| call.start_ns < at) {
+            // a late record of an exited process
             return;
         }
         let at_ns = process.later(call.start_ns.saturating_add(duration_ns));
@@ -159,24 +154,24 @@ impl Levels {
             process.copied = process.copied.saturating_add(change.moved);
             out.push(sample(Level::Copied, process.copied));
         } else {
-            // of a trace that lost something more may be freed than was allocated; that is not negative memory
-            process.live = process.live.saturating_sub(change.freed).saturating_add(change.held);
+            // if records were lost, more may be freed than was allocated
+            process.live = process.live.saturating_sub(change.freed).saturating_add(change.allocated);
             out.push(sample(Level::Live, process.live));
         }
     }
 }
 
-/// What one call changes, in bytes: either what is moved or what is held.
+/// The change that one call makes, in bytes: either copied bytes or live bytes.
 #[derive(Debug, Default, PartialEq)]
 struct Change {
     moved: u64,
-    held: u64,
-    /// Gone before that is held.
+    allocated: u64,
+    /// Subtracted before `allocated` is added.
     freed: u64,
 }
 
 fn bytes_of(memory: &[MemoryAmount]) -> u64 {
-    memory.iter().fold(0, |sum, held| sum.saturating_add(held.bytes))
+    memory.iter().fold(0, |sum, amount| sum.saturating_add(amount.bytes))
 }
 
 impl Process {
@@ -185,23 +180,23 @@ impl Process {
         self.at_ns
     }
 
-    /// Tells the rate of the window that is over when another begins.
+    /// Appends the rate of the last interval when another one starts.
     fn rate(&mut self, tgid: Tgid, window: u64, out: &mut Vec<Sample>) {
         if window <= self.window {
             return;
         }
-        let over = std::mem::replace(&mut self.window, window);
+        let last = std::mem::replace(&mut self.window, window);
         let bytes = std::mem::take(&mut self.in_window);
         if bytes == 0 {
             return;
         }
-        let mut tell = |window: u64, value| {
+        let mut push = |window: u64, value| {
             let at_ns = window.saturating_mul(WINDOW_NS);
             out.push(Sample { at_ns, tgid, level: Level::CopyRate, value });
         };
-        tell(over, bytes.saturating_mul(1_000_000_000 / WINDOW_NS));
-        if window > over + 1 {
-            tell(over + 1, 0);
+        push(last, bytes.saturating_mul(1_000_000_000 / WINDOW_NS));
+        if window > last + 1 {
+            push(last + 1, 0);
         }
     }
 }
@@ -230,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_live_until_it_is_freed_or_its_process_ends() {
+    fn memory_is_live_until_it_is_freed_or_its_process_exits() {
         let events = [
             call_event(alloc(0x10, 100, 10)),
             call_event(alloc(0x20, 50, 20)),
@@ -243,22 +238,22 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_begins_in_the_middle_tells_what_was_held() {
+    fn a_trace_can_start_with_live_memory() {
         let kind = |allocations, bytes| MemoryAmount { kind: Space::Device, allocations, bytes };
-        let held = vec![kind(2, 150), kind(1, 50)];
-        let start = ProcessEvent { held, ..process(ProcessChange::Start, 5, None) };
+        let live = vec![kind(2, 150), kind(1, 50)];
+        let start = ProcessEvent { held: live, ..process(ProcessChange::Start, 5, None) };
         let events = [Event::Process(start), call_event(free(0x10, Some(100), 30))];
         assert_eq!(fed(events), [(Level::Live, 5, 200), (Level::Live, 1030, 100)]);
     }
 
     #[test]
-    fn what_is_told_later_is_not_shown_before() {
+    fn a_later_record_has_no_earlier_time() {
         let events = [call_event(alloc(0x10, 100, 5000)), call_event(free(0x10, Some(100), 30))];
         assert_eq!(fed(events), [(Level::Live, 5000, 100), (Level::Live, 5000, 0)]);
     }
 
     #[test]
-    fn copies_are_summed_up_and_told_by_windows() {
+    fn copy_rates_are_computed_by_interval() {
         let window = WINDOW_NS;
         let copied = |bytes, end_ns| ends_at(copy(CopyDirection::HostToDevice, bytes, 0), end_ns);
         let events = [
@@ -290,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn more_processes_than_can_be_are_not_looked_for_room_each_time() {
+    fn the_search_for_room_is_not_repeated_for_every_process_beyond_the_bound() {
         let mut levels = Levels::default();
         let mut of = |pid: u32| {
             let mut out = Vec::new();
@@ -299,13 +294,13 @@ mod tests {
         };
         let most = u32::try_from(MOST_PROCESSES).unwrap();
         assert_eq!((0..most).map(&mut of).sum::<usize>(), MOST_PROCESSES);
-        // with a look at all of them for each this would take minutes
+        // searching all processes for each of these would take minutes
         assert_eq!((most..most + 100_000).map(&mut of).sum::<usize>(), 0);
         assert_eq!(of(5), 1);
     }
 
     #[test]
-    fn sums_that_cannot_be_true_do_not_overflow() {
+    fn implausible_sums_do_not_overflow() {
         let big = || ends_at(copy(CopyDirection::Unknown, u64::MAX, 0), u64::MAX);
         let levels = fed([big(), big(), call_event(alloc(1, u64::MAX, u64::MAX))]);
         assert!(levels.iter().all(|(_, _, value)| *value == u64::MAX || *value == 0), "{levels:?}");

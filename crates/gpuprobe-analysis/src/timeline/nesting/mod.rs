@@ -1,95 +1,92 @@
-//! The calls of each thread in the order in which they began, each inside the call it was made in.
+//! The calls of each thread in the order in which they started, each after the call that contains it.
 //!
-//! A trace tells of calls as they end, inner ones first. So the calls of a thread are held until the outermost of them
-//! has been told, and come out together. What is held has a bound; beyond it the inner calls come out first.
+//! A trace records calls as they return, inner ones first. So the calls of a thread are buffered until the outermost one
+//! was read, and are then emitted together. The buffer is bounded; beyond the bound the inner calls are emitted first.
 
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::{Call, Effect, Event, Name, Outcome, ProcessChange, ProcessEvent, Tgid, Tid, Value};
 
-/// What is held at once, in bytes.
-const MOST_HELD: usize = 48 << 20;
-/// Threads and ended processes that are remembered; those of which nothing is held can be forgotten.
+/// The size of the buffer in bytes, over all threads.
+const MOST_BUFFERED: usize = 48 << 20;
+/// Threads and processes that are remembered; those without buffered calls can be forgotten.
 const MOST_REMEMBERED: usize = 1 << 18;
-/// What a call takes beside its own size and its texts: its box, its place in a list, and what is kept of its thread.
-const AROUND_CALL: usize = 128;
-// each call held may be of another thread of another process, and there must be room for one more
-const _: () = assert!(MOST_HELD / (size_of::<Call>() + AROUND_CALL) * 2 < MOST_REMEMBERED);
-/// Calls inside each other. The kernel side keeps sixteen; more come only from files that it did not write.
-const DEEPEST: usize = 128;
+/// The memory of a call in addition to its own size and its strings: its box, its slot in a list, and its thread.
+const CALL_OVERHEAD: usize = 128;
+// each buffered call may be of another thread of another process, and there must be room for one more
+const _: () = assert!(MOST_BUFFERED / (size_of::<Call>() + CALL_OVERHEAD) * 2 < MOST_REMEMBERED);
+/// The deepest nesting. The BPF side tracks sixteen levels; more occur only in forged files.
+const MAX_DEPTH: usize = 128;
 
-/// A call at its place: those that are inside it follow it, at greater depth. Its times lie within those of the call
-/// that it is in, and it does not overlap the one before it, whatever the trace says.
+/// A call in the sequence of its thread. The calls inside it follow it, at greater depth. Its times always lie within those
+/// of the call around it and do not overlap the call before it, even if the times in the trace do.
 #[derive(Debug, PartialEq)]
 pub struct Slice {
-    /// The call. One that began and was not seen to end is [`Outcome::Unfinished`] where it may have been open until
-    /// `end_ns`; it is [`Outcome::Begun`], and has no duration, where that it began is all that is known. Nor has one that
-    /// is an [`Outcome::Instant`].
+    /// The call. A call that was not seen to return is [`Outcome::Unfinished`] if it may have been open until `end_ns`. It is
+    /// [`Outcome::Begun`] and has no duration if only its entry is known. An [`Outcome::Instant`] has no duration either.
     pub call: Box<Call>,
-    /// When it began.
     pub start_ns: u64,
-    /// When it was over; of one that is unfinished, when its process was, or the trace.
+    /// When it returned. If it is unfinished: when its process exited or the trace ended.
     pub end_ns: u64,
-    /// How many calls it is in.
+    /// The number of calls around it.
     pub depth: usize,
 }
 
-/// See the module.
+/// Buffers and nests calls, see the module documentation.
 #[derive(Debug, Default)]
 pub struct Nesting {
     processes: HashMap<Tgid, Process>,
-    /// Of all processes.
+    /// The number of threads of all processes.
     threads: usize,
-    held_bytes: usize,
-    /// Whether any call was seen to return: where none was, that calls began is all that was recorded.
+    buffered_bytes: usize,
+    /// Whether any call was seen to return. If not, only entries were recorded.
     returns: bool,
     moved: u64,
     extent: Option<Extent>,
 }
 
-/// Times of the first and of the last thing that happened. The end of a call counts; a loss is noticed at any time.
+/// The times of the first and the last event, including the ends of calls. Loss events do not count, because a loss is
+/// noticed at any time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// When the first call began, or a process changed.
     pub first_ns: u64,
-    /// When the last one was over.
     pub last_ns: u64,
 }
 
 #[derive(Debug, Default)]
 struct Process {
     threads: BTreeMap<Tid, Thread>,
-    ended_ns: Option<u64>,
+    exited_ns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Thread {
     #[allow(clippy::vec_box, reason = "calls are large, and come and go in their boxes")]
-    held: Vec<Box<Call>>,
-    /// Calls that have only begun, apart from the others: the end of one takes it away.
+    returned: Vec<Box<Call>>,
+    /// Entries of calls, in a separate list: the return of a call removes its entry.
     #[allow(clippy::vec_box, reason = "calls are large, and come and go in their boxes")]
     begun: Vec<Box<Call>>,
-    /// Of both.
-    held_bytes: usize,
-    /// When the last outermost call that came out was over.
-    over_ns: u64,
+    /// The size of both lists.
+    buffered_bytes: usize,
+    /// The end of the last outermost call that was emitted.
+    emitted_ns: u64,
 }
 
-/// Why calls come out.
+/// Why calls are emitted.
 #[derive(Clone, Copy, PartialEq)]
 enum Because {
-    /// The thread goes on with another outermost call.
+    /// The thread continues with another outermost call.
     NextCall,
-    /// The process or the trace is over.
+    /// The process exited or the trace ended.
     End,
-    /// There are too many; the call around them is still to come. What is open comes out when it is known to be over.
+    /// The buffer is full and the call around them has not been read. Open calls stay in the buffer.
     TooMany,
-    /// What is open is too much in itself.
+    /// The buffer is full of open calls.
     TooManyOpen,
 }
 
 impl Nesting {
-    /// Takes in whatever happened, as [`Self::feed`] and [`Self::process`] do.
+    /// Takes in any event, see [`Self::feed`] and [`Self::process`].
     pub fn event(&mut self, event: Event, out: &mut Vec<Slice>) {
         match event {
             Event::Call(call) => self.feed(call, out),
@@ -98,40 +95,40 @@ impl Nesting {
         }
     }
 
-    /// Takes in a call, and puts what is complete behind what is in `out`.
+    /// Takes in a call and appends completed calls to `out`.
     pub fn feed(&mut self, call: Box<Call>, out: &mut Vec<Slice>) {
         let key = (call.tgid, call.tid);
-        let is_over = !is_open(&call);
+        let has_returned = !is_open(&call);
         self.returns |= matches!(call.outcome, Outcome::Returned { .. });
         if call.outcome != Outcome::Begun {
-            self.held_bytes -= self.thread(key).forget_begun(call.id);
+            self.buffered_bytes -= self.thread(key).forget_begun(call.id);
         }
         let (outermost, start_ns, end_ns) = (call.parent.is_none(), call.start_ns, end_of(&call));
         self.seen(start_ns, end_ns);
         if outermost && call.outcome == Outcome::Begun {
             self.close(key, start_ns, Because::NextCall, out);
         }
-        self.hold(key, call);
-        if is_over && outermost {
+        self.buffer(key, call);
+        if has_returned && outermost {
             self.close(key, start_ns, Because::NextCall, out);
-        } else if self.held_bytes > MOST_HELD {
-            self.relieve(key, end_ns, out);
+        } else if self.buffered_bytes > MOST_BUFFERED {
+            self.shrink(key, end_ns, out);
         }
     }
 
-    /// A process ended or runs another program: what was open in it is over.
+    /// A process started, exited or runs another program. Open calls end with the latter two.
     pub fn process(&mut self, change: &ProcessEvent, out: &mut Vec<Slice>) {
         self.seen(change.at_ns, change.at_ns);
         let at_ns = change.at_ns;
         if change.change == ProcessChange::Start {
             if let Some(process) = self.processes.get_mut(&change.tgid) {
-                process.ended_ns = None;
+                process.exited_ns = None;
             }
             return;
         }
         let process = self.processes.entry(change.tgid).or_default();
-        // the process goes on in another program
-        process.ended_ns = Some(at_ns).filter(|_| change.change == ProcessChange::Exit);
+        // after an exec the process continues
+        process.exited_ns = Some(at_ns).filter(|_| change.change == ProcessChange::Exit);
         let tids: Vec<_> = process.threads.keys().copied().collect();
         for tid in tids {
             self.close((change.tgid, tid), at_ns, Because::End, out);
@@ -139,14 +136,14 @@ impl Nesting {
         self.make_room();
     }
 
-    /// The trace is over: what is open was so until the last thing that happened.
+    /// Ends the trace. Open calls last until the last event.
     pub fn finish(&mut self, out: &mut Vec<Slice>) {
         let at_ns = self.extent().last_ns;
         let mut open: Vec<_> = self.processes.keys().copied().collect();
         open.sort_unstable();
         for tgid in open {
             let process = self.processes.entry(tgid).or_default();
-            let until_ns = process.ended_ns.unwrap_or(at_ns);
+            let until_ns = process.exited_ns.unwrap_or(at_ns);
             let tids: Vec<_> = process.threads.keys().copied().collect();
             for tid in tids {
                 self.close((tgid, tid), until_ns, Because::End, out);
@@ -154,12 +151,11 @@ impl Nesting {
         }
     }
 
-    /// From when to when there was anything.
     pub fn extent(&self) -> Extent {
         self.extent.unwrap_or_default()
     }
 
-    /// Calls whose times did not fit with those of others on their thread, and were made to.
+    /// The number of calls whose times overlapped others of their thread and were adjusted.
     pub fn moved(&self) -> u64 {
         self.moved
     }
@@ -178,38 +174,39 @@ impl Nesting {
         })
     }
 
-    fn hold(&mut self, key: (Tgid, Tid), call: Box<Call>) {
+    fn buffer(&mut self, key: (Tgid, Tid), call: Box<Call>) {
         let bytes = weight(&call);
         let thread = self.thread(key);
-        thread.held_bytes += bytes;
-        let list = if call.outcome == Outcome::Begun { &mut thread.begun } else { &mut thread.held };
+        thread.buffered_bytes += bytes;
+        let list = if call.outcome == Outcome::Begun { &mut thread.begun } else { &mut thread.returned };
         list.push(call);
-        self.held_bytes += bytes;
+        self.buffered_bytes += bytes;
     }
 
-    /// What is held of [`MOST_HELD`] bytes is in fewer threads than are remembered, so this gives room.
+    /// Forgets threads without buffered calls. [`MOST_BUFFERED`] bytes are calls of fewer threads than
+    /// [`MOST_REMEMBERED`], so this always makes room.
     fn make_room(&mut self) {
         if self.threads + self.processes.len() < MOST_REMEMBERED {
             return;
         }
         self.threads = 0;
         self.processes.retain(|_, process| {
-            process.threads.retain(|_, thread| thread.held_bytes > 0);
+            process.threads.retain(|_, thread| thread.buffered_bytes > 0);
             self.threads += process.threads.len();
             !process.threads.is_empty()
         });
     }
 
-    /// Makes room for calls: those of one thread come out, and where that is not much, those of all. So much is gone
-    /// then that it will be long until the next time.
-    fn relieve(&mut self, key: (Tgid, Tid), until_ns: u64, out: &mut Vec<Slice>) {
+    /// Makes room in the buffer: emits the calls of one thread, and if that is not enough, those of all threads. This frees
+    /// so much that it is rarely necessary.
+    fn shrink(&mut self, key: (Tgid, Tid), until_ns: u64, out: &mut Vec<Slice>) {
         self.close(key, until_ns, Because::TooMany, out);
-        if self.held_bytes <= MOST_HELD / 2 {
+        if self.buffered_bytes <= MOST_BUFFERED / 2 {
             return;
         }
         let threads = |(tgid, process): (&Tgid, &Process)| {
-            let holding = process.threads.iter().filter(|(_, thread)| thread.held_bytes > 0);
-            holding.map(|(tid, _)| (*tgid, *tid)).collect::<Vec<_>>()
+            let buffering = process.threads.iter().filter(|(_, thread)| thread.buffered_bytes > 0);
+            buffering.map(|(tid, _)| (*tgid, *tid)).collect::<Vec<_>>()
         };
         let mut all: Vec<_> = self.processes.iter().flat_map(threads).collect();
         all.sort_unstable();
@@ -218,59 +215,61 @@ impl Nesting {
 
     fn close(&mut self, key: (Tgid, Tid), until_ns: u64, because: Because, out: &mut Vec<Slice>) {
         let thread = self.thread(key);
-        let freed = std::mem::take(&mut thread.held_bytes);
-        let mut calls = std::mem::take(&mut thread.held);
+        let freed = std::mem::take(&mut thread.buffered_bytes);
+        let mut calls = std::mem::take(&mut thread.returned);
         calls.append(&mut thread.begun);
-        let floor_ns = thread.over_ns;
-        self.held_bytes -= freed;
+        let floor_ns = thread.emitted_ns;
+        self.buffered_bytes -= freed;
         if because == Because::TooMany {
             let open: Vec<_> = calls.extract_if(.., |call| is_open(call)).collect();
-            open.into_iter().for_each(|call| self.hold(key, call));
+            open.into_iter().for_each(|call| self.buffer(key, call));
         }
-        // ids of one thread rise, so they tell what began first where the times do not
+        // the ids of a thread increase, so they decide the order of calls with equal times
         calls.sort_by_key(|call| (call.start_ns, call.id));
         let returns = self.returns;
-        let mut place = Place { floor_ns, until_ns, because, returns, path: Vec::new(), moved: 0 };
-        out.extend(calls.into_iter().map(|call| place.put(call)));
-        self.moved += place.moved;
+        let mut nester = Nester { floor_ns, until_ns, because, returns, open: Vec::new(), moved: 0 };
+        out.extend(calls.into_iter().map(|call| nester.nest(call)));
+        self.moved += nester.moved;
         if matches!(because, Because::NextCall | Because::End) {
-            self.thread(key).over_ns = place.floor_ns;
+            self.thread(key).emitted_ns = nester.floor_ns;
         }
     }
 }
 
 impl Thread {
-    /// The end of a call has come: its beginning is not needed any more. Returns how many bytes less are held.
+    /// Removes the entry of a call that returned. Returns the bytes freed in the buffer.
     fn forget_begun(&mut self, id: u64) -> usize {
-        // those that are still open around it are few, whatever else a file may have
-        let first = self.begun.len().saturating_sub(DEEPEST);
+        // only a few calls can be open around it; a forged file may have more entries
+        let first = self.begun.len().saturating_sub(MAX_DEPTH);
         let Some(at) = self.begun[first..].iter().rposition(|call| call.id == id) else { return 0 };
         let bytes = weight(&self.begun.remove(first + at));
-        self.held_bytes -= bytes;
+        self.buffered_bytes -= bytes;
         bytes
     }
 }
 
-/// Where the next call of a thread belongs.
-struct Place {
+/// Nests the sorted calls of one thread.
+struct Nester {
+    /// The end of the last outermost call.
     floor_ns: u64,
     until_ns: u64,
     because: Because,
     returns: bool,
-    path: Vec<Around>,
+    /// The calls around the next one, outermost first.
+    open: Vec<OpenCall>,
     moved: u64,
 }
 
-/// A call that others may be in.
-struct Around {
+/// A call that may contain the next one.
+struct OpenCall {
     id: u64,
     end_ns: u64,
-    /// When the last call in it was over.
+    /// The end of the last call inside it.
     floor_ns: u64,
 }
 
-impl Place {
-    fn put(&mut self, mut call: Box<Call>) -> Slice {
+impl Nester {
+    fn nest(&mut self, mut call: Box<Call>) -> Slice {
         if call.outcome == Outcome::Begun && self.because == Because::End && self.returns {
             call.outcome = Outcome::Unfinished;
         }
@@ -278,25 +277,25 @@ impl Place {
             Outcome::Unfinished => (call.start_ns, self.until_ns.max(call.start_ns)),
             _ => (call.start_ns, end_of(&call)),
         };
-        self.path.truncate(self.depth_of(&call, start_ns, end_ns).min(DEEPEST));
-        let depth = self.path.len();
+        self.open.truncate(self.depth_of(&call, start_ns, end_ns).min(MAX_DEPTH));
+        let depth = self.open.len();
         let (floor_ns, ceiling_ns) =
-            self.path.last().map_or((self.floor_ns, u64::MAX), |around| (around.floor_ns, around.end_ns));
+            self.open.last().map_or((self.floor_ns, u64::MAX), |outer| (outer.floor_ns, outer.end_ns));
         let start = start_ns.max(floor_ns).min(ceiling_ns);
         let end = end_ns.clamp(start, ceiling_ns);
         self.moved += u64::from((start, end) != (start_ns, end_ns));
-        *self.path.last_mut().map_or(&mut self.floor_ns, |around| &mut around.floor_ns) = end;
-        self.path.push(Around { id: call.id, end_ns: end, floor_ns: start });
+        *self.open.last_mut().map_or(&mut self.floor_ns, |outer| &mut outer.floor_ns) = end;
+        self.open.push(OpenCall { id: call.id, end_ns: end, floor_ns: start });
         Slice { call, start_ns: start, end_ns: end, depth }
     }
 
-    /// The call around it is one of those open at that time, by its id. Where that one was lost, or has come out before,
-    /// it is the innermost whose times are around its own.
+    /// The parent is the open call with that id. If it was lost or emitted before, the parent is the innermost open call
+    /// whose times enclose those of the call.
     fn depth_of(&self, call: &Call, start_ns: u64, end_ns: u64) -> usize {
         let Some(parent) = call.parent else { return 0 };
-        let by_id = self.path.iter().rposition(|around| around.id == parent);
+        let by_id = self.open.iter().rposition(|outer| outer.id == parent);
         let by_time =
-            || self.path.iter().rposition(|around| start_ns < around.end_ns && end_ns <= around.end_ns);
+            || self.open.iter().rposition(|outer| start_ns < outer.end_ns && end_ns <= outer.end_ns);
         by_id.or_else(by_time).map_or(0, |at| at + 1)
     }
 }
@@ -309,21 +308,21 @@ fn end_of(call: &Call) -> u64 {
     call.start_ns.saturating_add(call.duration_ns().unwrap_or(0))
 }
 
-/// About the memory that a call takes.
+/// An estimate of the memory of a call.
 fn weight(call: &Call) -> usize {
     let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
     let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
     let text = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
-    // the names of kernels and processes are shared, unless somebody made a file where none are
+    // names of CUDA kernels and processes are normally shared, but in a forged file each may be different
     let names = call.name.len() + call.process.len() + text(&call.error);
     let effect = match &call.effect {
         Effect::Launch(launch) => launch.kernel.as_ref().map_or(0, |name| name.len()),
         Effect::Transfer(transfer) => size_of_val(&*transfer.parts),
-        Effect::ContextEnd(ended) => size_of_val(&**ended),
-        Effect::DriverCall(asked) => text(&asked.device) + text(&asked.command),
+        Effect::ContextEnd(freed) => size_of_val(&**freed),
+        Effect::DriverCall(request) => text(&request.device) + text(&request.command),
         Effect::Alloc(_) | Effect::Free(_) | Effect::GraphLaunch(_) | Effect::None => 0,
     };
-    size_of::<Call>() + AROUND_CALL + stack.chain(args).sum::<usize>() + names + effect
+    size_of::<Call>() + CALL_OVERHEAD + stack.chain(args).sum::<usize>() + names + effect
 }
 
 fn value_weight(value: &Value) -> usize {

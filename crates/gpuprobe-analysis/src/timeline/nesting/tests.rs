@@ -3,7 +3,7 @@ use gpuprobe_event::{Api, Launch};
 use super::*;
 use crate::samples::{call, process, unfinished};
 
-/// A call of one thread; `parent` 0 is none.
+/// A call of one thread; `parent` 0 means none.
 fn of(id: u64, parent: u64, start_ns: u64, end_ns: u64) -> Call {
     Call {
         id,
@@ -23,7 +23,7 @@ fn nested(calls: impl IntoIterator<Item = Call>, end_ns: u64) -> (Vec<Slice>, u6
     calls.into_iter().for_each(|call| nesting.feed(Box::new(call), &mut out));
     nesting.seen(end_ns, end_ns);
     nesting.finish(&mut out);
-    assert_eq!(nesting.held_bytes, 0);
+    assert_eq!(nesting.buffered_bytes, 0);
     (out, nesting.moved())
 }
 
@@ -33,7 +33,7 @@ fn shape(slices: &[Slice]) -> Vec<(u64, u64, u64, usize)> {
 }
 
 #[test]
-fn what_ended_first_comes_after_what_it_was_in() {
+fn an_inner_call_follows_the_call_around_it() {
     let calls = [of(3, 2, 12, 14), of(2, 1, 11, 15), of(4, 1, 16, 17), of(1, 0, 10, 20), of(5, 0, 30, 31)];
     let (slices, moved) = nested(calls, 99);
     assert_eq!(
@@ -44,7 +44,7 @@ fn what_ended_first_comes_after_what_it_was_in() {
 }
 
 #[test]
-fn calls_of_no_length_at_the_same_moment_keep_their_places() {
+fn calls_without_length_at_the_same_time_keep_their_order() {
     let calls = [of(3, 2, 10, 10), of(2, 1, 10, 10), of(4, 1, 10, 10), of(1, 0, 10, 10), of(5, 0, 10, 10)];
     let (slices, moved) = nested(calls, 99);
     let depths: Vec<_> = slices.iter().map(|s| (s.call.id, s.depth)).collect();
@@ -53,7 +53,7 @@ fn calls_of_no_length_at_the_same_moment_keep_their_places() {
 }
 
 #[test]
-fn what_is_over_at_once_lies_in_the_call_that_is_open_and_is_no_end() {
+fn an_instant_lies_in_the_open_call_and_is_no_return() {
     let moment = |id, parent, at| Call { outcome: Outcome::Instant, ..of(id, parent, at, at) };
     let calls =
         [moment(1, 0, 5), moment(3, 2, 12), of(2, 0, 10, 20), begun(of(4, 0, 30, 30)), moment(5, 4, 31)];
@@ -79,7 +79,7 @@ fn threads_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn what_is_open_when_its_process_ends_is_over_then() {
+fn an_open_call_ends_with_its_process() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     nesting.feed(Box::new(unfinished(of(1, 0, 10, 10))), &mut out);
     nesting.feed(Box::new(unfinished(of(2, 1, 12, 12))), &mut out);
@@ -90,7 +90,7 @@ fn what_is_open_when_its_process_ends_is_over_then() {
 }
 
 #[test]
-fn what_was_open_is_told_after_the_end_of_its_process_as_well() {
+fn an_open_call_may_be_recorded_after_the_exit_of_its_process() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     nesting.process(&process(ProcessChange::Exit, 50, None), &mut out);
     nesting.feed(Box::new(unfinished(of(1, 0, 10, 10))), &mut out);
@@ -101,13 +101,13 @@ fn what_was_open_is_told_after_the_end_of_its_process_as_well() {
 }
 
 #[test]
-fn what_is_open_at_the_end_of_the_trace_is_over_then() {
+fn an_open_call_ends_with_the_trace() {
     let (slices, _) = nested([of(2, 1, 11, 12), unfinished(of(1, 0, 10, 10))], 99);
     assert_eq!(shape(&slices), [(1, 10, 99, 0), (2, 11, 12, 1)]);
 }
 
 #[test]
-fn two_ends_of_a_call_are_one_call() {
+fn entry_and_return_are_one_call() {
     let calls = [
         begun(of(1, 0, 10, 10)),
         begun(of(2, 1, 11, 11)),
@@ -121,14 +121,14 @@ fn two_ends_of_a_call_are_one_call() {
 }
 
 #[test]
-fn where_nothing_was_seen_to_return_calls_have_no_length() {
+fn calls_have_no_length_if_no_call_is_seen_to_return() {
     let (slices, _) = nested([1, 2, 3].map(|id| begun(of(id, 0, 10 * id, 10 * id))), 99);
     assert_eq!(shape(&slices), [(1, 10, 10, 0), (2, 20, 20, 0), (3, 30, 30, 0)]);
     assert!(slices.iter().all(|s| s.call.outcome == Outcome::Begun));
 }
 
 #[test]
-fn a_call_whose_outer_one_was_lost_stands_for_itself() {
+fn a_call_whose_outer_call_was_lost_is_outermost() {
     let calls = [of(3, 2, 12, 14), of(2, 9, 11, 15), of(5, 8, 16, 16), of(6, 0, 20, 30)];
     let (slices, moved) = nested(calls, 99);
     assert_eq!(shape(&slices), [(2, 11, 15, 0), (3, 12, 14, 1), (5, 16, 16, 0), (6, 20, 30, 0)]);
@@ -136,8 +136,9 @@ fn a_call_whose_outer_one_was_lost_stands_for_itself() {
 }
 
 #[test]
-fn false_times_and_ids_still_nest() {
-    // overlapping siblings, a child longer than its parent, its own parent, two that are in each other, one id twice
+fn wrong_times_and_ids_still_nest() {
+    // overlapping siblings, a child longer than its parent, a call that is its own parent, two that contain each other,
+    // and a duplicate id
     let calls = [
         of(2, 1, 5, 50),
         of(3, 1, 6, 9),
@@ -154,7 +155,7 @@ fn false_times_and_ids_still_nest() {
     assert_nested(&slices);
 }
 
-/// Depths rise by one at most, and times lie within those of the call around.
+/// Depths increase by one at most, and times lie within those of the call around.
 fn assert_nested(slices: &[Slice]) {
     let mut path: Vec<(u64, u64)> = Vec::new();
     for slice in slices {
@@ -205,30 +206,30 @@ fn any_times_and_ids_nest() {
 }
 
 #[test]
-fn what_is_held_has_a_bound_and_nothing_is_lost_by_it() {
+fn the_buffer_is_bounded_and_no_call_is_lost() {
     const CALLS: u64 = 300;
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     let long = |id: u64| Call { name: Name::Owned("n".repeat(1 << 20)), ..of(id, 1, 10 * id, 10 * id + 5) };
     nesting.feed(Box::new(begun(of(1, 0, 5, 5))), &mut out);
     for id in 2..CALLS {
         nesting.feed(Box::new(long(id)), &mut out);
-        assert!(nesting.held_bytes <= MOST_HELD);
+        assert!(nesting.buffered_bytes <= MOST_BUFFERED);
         out.iter_mut().for_each(|slice| slice.call.name = Name::Borrowed(""));
     }
     nesting.feed(Box::new(of(1, 0, 5, 10 * CALLS)), &mut out);
-    assert_eq!(nesting.moved(), 0, "the call around those that came out before has its own times");
+    assert_eq!(nesting.moved(), 0, "the times of the outer call are not adjusted");
     let mut ids: Vec<_> = out.iter().map(|slice| slice.call.id).collect();
     ids.sort_unstable();
     assert_eq!(ids, (1..CALLS).collect::<Vec<_>>());
 }
 
 #[test]
-fn open_calls_without_end_are_not_held_for_ever() {
+fn open_calls_are_not_buffered_for_ever() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     for id in 1..200 {
         let call = Call { name: Name::Owned("n".repeat(1 << 20)), ..unfinished(of(id, 0, id, id)) };
         nesting.feed(Box::new(call), &mut out);
-        assert!(nesting.held_bytes <= MOST_HELD);
+        assert!(nesting.buffered_bytes <= MOST_BUFFERED);
     }
     nesting.seen(500, 500);
     nesting.finish(&mut out);
@@ -236,7 +237,7 @@ fn open_calls_without_end_are_not_held_for_ever() {
 }
 
 #[test]
-fn threads_that_are_always_new_are_forgotten() {
+fn old_threads_are_forgotten_when_new_ones_appear() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     for tid in 0..MOST_REMEMBERED as u32 + 10 {
         nesting.feed(Box::new(Call { tid: Tid(tid), ..of(1, 0, 5, 6) }), &mut out);
@@ -246,7 +247,7 @@ fn threads_that_are_always_new_are_forgotten() {
 }
 
 #[test]
-fn open_calls_of_very_many_threads_are_not_held_for_ever() {
+fn open_calls_of_many_threads_are_not_buffered_for_ever() {
     const THREADS: u32 = 130_000;
     for of_their_own in [false, true] {
         let (mut nesting, mut out, mut told) = (Nesting::default(), Vec::new(), 0);
@@ -254,7 +255,7 @@ fn open_calls_of_very_many_threads_are_not_held_for_ever() {
             let tgid = Tgid(if of_their_own { i } else { 1 });
             let call = Call { tgid, tid: Tid(i), ..begun(of(i.into(), 1, 5, 5)) };
             nesting.feed(Box::new(call), &mut out);
-            assert!(nesting.held_bytes <= MOST_HELD);
+            assert!(nesting.buffered_bytes <= MOST_BUFFERED);
             told += out.len();
             out.clear();
         }
@@ -265,7 +266,7 @@ fn open_calls_of_very_many_threads_are_not_held_for_ever() {
 }
 
 #[test]
-fn names_count_as_what_is_held() {
+fn names_count_for_the_size_of_the_buffer() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     for id in 2..20 {
         let kernel = Some("k".repeat(4 << 20).into());
@@ -277,7 +278,7 @@ fn names_count_as_what_is_held() {
 }
 
 #[test]
-fn processes_that_only_began_are_not_kept() {
+fn processes_that_only_started_are_not_stored() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     for pid in 0..10 {
         let start = ProcessEvent { tgid: Tgid(pid), ..process(ProcessChange::Start, 5, None) };
@@ -287,7 +288,7 @@ fn processes_that_only_began_are_not_kept() {
 }
 
 #[test]
-fn what_is_open_after_an_exec_is_so_until_the_end() {
+fn a_call_that_is_open_after_an_exec_lasts_until_the_end() {
     let (mut nesting, mut out) = (Nesting::default(), Vec::new());
     nesting.process(&process(ProcessChange::Exec, 10, None), &mut out);
     nesting.feed(Box::new(begun(of(1, 0, 20, 21))), &mut out);
