@@ -24,7 +24,7 @@ pub use self::cost::prediction::{Prediction, Rate, predict};
 pub use self::cost::{budget, prediction};
 pub use self::gpu_ops::advice::Advice;
 pub use self::gpu_ops::command_series::{Asked, CommandSeries};
-pub use self::gpu_ops::cuda_kernel_series::{KernelSeries, Launched};
+pub use self::gpu_ops::cuda_kernel_series::{CudaKernelSeries, Launched};
 pub use self::gpu_ops::gaps::{Gap, GapTotals, Gaps};
 pub use self::gpu_ops::launches::{GraphLaunches, KernelLaunches};
 pub use self::gpu_ops::process_ops::Work;

@@ -23,7 +23,7 @@ pub const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
 
 /// Launches of CUDA kernels with a series of their own, and the sum of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelSeries {
+pub struct CudaKernelSeries {
     /// Sorted by name. An entry with 0 launches reserves the series of an earlier run.
     named: Vec<(Arc<str>, u64)>,
     other: u64,
@@ -31,7 +31,7 @@ pub struct KernelSeries {
     waiting: Vec<(Arc<str>, u64)>,
 }
 
-impl KernelSeries {
+impl CudaKernelSeries {
     /// The kernels with a series of their own.
     pub fn named(&self) -> impl Iterator<Item = (&str, u64)> {
         self.named.iter().filter(|(_, n)| *n > 0).map(|(name, launches)| (&**name, *launches))
@@ -125,7 +125,7 @@ struct Counted {
 /// The launches of one process, updated from its table rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launched {
-    series: KernelSeries,
+    series: CudaKernelSeries,
     /// Launches of earlier runs that share the series.
     earlier: u64,
     /// Rows by handle and stream.
@@ -134,7 +134,7 @@ pub struct Launched {
 
 impl Launched {
     /// For a process that shares its series with earlier runs: their kernels get their series back.
-    pub fn after<'a>(earlier: impl IntoIterator<Item = &'a KernelSeries>) -> Self {
+    pub fn after<'a>(earlier: impl IntoIterator<Item = &'a CudaKernelSeries>) -> Self {
         let mut launched = Self::default();
         for series in earlier {
             launched.earlier = launched.earlier.saturating_add(series.all());
@@ -143,7 +143,7 @@ impl Launched {
         launched
     }
 
-    pub fn series(&self) -> &KernelSeries {
+    pub fn series(&self) -> &CudaKernelSeries {
         &self.series
     }
 
@@ -153,7 +153,7 @@ impl Launched {
     }
 
     /// Updates for the last time.
-    pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>) -> KernelSeries {
+    pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>) -> CudaKernelSeries {
         self.take(rows, None);
         self.series
     }
@@ -200,7 +200,7 @@ mod tests {
         LaunchCounts { process, handle, kernel: kernel.map(Into::into), stream: 0, totals }
     }
 
-    fn values(series: &KernelSeries) -> HashMap<String, u64> {
+    fn values(series: &CudaKernelSeries) -> HashMap<String, u64> {
         let named = series.named().map(|(name, n)| (name.to_owned(), n));
         named.chain([("other".to_owned(), series.other())]).collect()
     }
@@ -266,7 +266,7 @@ mod tests {
             let rows = kernels.iter().zip(0..).map(|((name, n), handle)| row(handle, Some(name), *n));
             Launched::default().finish(&rows.collect::<Vec<_>>())
         };
-        let (mut sum, mut before) = (KernelSeries::default(), HashMap::new());
+        let (mut sum, mut before) = (CudaKernelSeries::default(), HashMap::new());
         for process in 0..100 {
             let kernels: Vec<_> = (0..20).map(|k| (format!("p{process}k{k}"), 100 + k)).collect();
             sum.add(&of(&kernels));
@@ -315,7 +315,7 @@ mod tests {
             let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), k + 1)).collect();
             Launched::default().finish(&rows)
         };
-        let (mut sum, mut before) = (KernelSeries::default(), HashMap::new());
+        let (mut sum, mut before) = (CudaKernelSeries::default(), HashMap::new());
         for process in 0..30 {
             sum.add(&of(process..process + 30));
             let now = values(&sum);
@@ -329,11 +329,11 @@ mod tests {
 
     #[test]
     fn runs_that_share_their_series_have_no_more_series_than_one_run() {
-        let run = |series: &KernelSeries, kernels: std::ops::Range<u64>| {
+        let run = |series: &CudaKernelSeries, kernels: std::ops::Range<u64>| {
             let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), 1)).collect();
             Launched::after([series]).finish(&rows)
         };
-        let (mut all, mut before) = (KernelSeries::default(), HashMap::new());
+        let (mut all, mut before) = (CudaKernelSeries::default(), HashMap::new());
         for process in 0..10 {
             let more = run(&all, 15 * process..15 * process + 20);
             all.add_run(&more);

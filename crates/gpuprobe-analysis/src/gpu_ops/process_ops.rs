@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
-use crate::gpu_ops::cuda_kernel_series::KernelSeries;
+use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
 use crate::gpu_ops::gaps::Gaps;
 use crate::gpu_ops::launches::{self, GraphLaunches, KernelLaunches};
 
@@ -19,7 +19,7 @@ pub struct Work {
     pub kernels: Vec<KernelLaunches>,
     /// The same launches as counters that never decrease.
     #[serde(skip)]
-    pub launched: KernelSeries,
+    pub launched: CudaKernelSeries,
     /// Requests to the NVIDIA kernel module.
     #[serde(skip)]
     pub asked: CommandSeries,

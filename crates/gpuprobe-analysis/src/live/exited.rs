@@ -17,7 +17,7 @@ use crate::gpu_ops::process_ops::Work;
 use crate::process_info::ProcessInfo;
 
 /// How long an exited process is listed by default, so that the next scrape sees its counters.
-pub const KEPT_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
+pub const LISTED_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
 
 /// Exited processes listed by default. One that uses ten functions takes 20 kB of a scrape.
 pub const MOST_ENDED: usize = 128;
@@ -132,7 +132,7 @@ impl Ended {
             past: BTreeMap::new(),
             totals: MemoryTotals::default(),
             forgotten_early: 0,
-            listed_ns: KEPT_AFTER_EXIT_NS,
+            listed_ns: LISTED_AFTER_EXIT_NS,
         }
     }
 
@@ -353,9 +353,9 @@ mod tests {
         let totals = ended.totals();
         assert_eq!((totals.allocations, totals.frees, totals.replaced), (8, 6, 4));
         assert_eq!((totals.live_allocations, totals.ended_allocations, totals.ended_bytes), (0, 12, 60));
-        ended.forget_old(KEPT_AFTER_EXIT_NS + 9, |_| false);
+        ended.forget_old(LISTED_AFTER_EXIT_NS + 9, |_| false);
         assert_eq!((pids(&ended), past(&ended)), (vec![1, 2], vec![]));
-        ended.forget_old(KEPT_AFTER_EXIT_NS + 10, |_| false);
+        ended.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
         assert_eq!((pids(&ended), past(&ended)), (vec![2], vec![("a", 1, vec![("cuInit", 1)])]));
         assert_eq!((ended.totals(), ended.forgotten_early()), (totals, 0));
     }
@@ -438,13 +438,13 @@ mod tests {
                 ended.keep(run(instance, instance));
                 // the next run has started, with the same labels
                 ended.make_room(|process| process.pid.0 == 7);
-                ended.forget_old(KEPT_AFTER_EXIT_NS + instance - 1, |process| process.pid.0 == 7);
+                ended.forget_old(LISTED_AFTER_EXIT_NS + instance - 1, |process| process.pid.0 == 7);
                 sum += 7;
                 assert_eq!((calls_of(&ended, 7), past(&ended)), (sum, vec![]), "{most}");
             }
             assert!(ended.iter().count() <= most.min(1) + 1, "earlier runs take the room of one");
             // the last run exited without any rows
-            ended.forget_old(KEPT_AFTER_EXIT_NS + 5, |_| false);
+            ended.forget_old(LISTED_AFTER_EXIT_NS + 5, |_| false);
             assert_eq!((calls_of(&ended, 7), past(&ended)), (0, vec![("a", 5, vec![("cuInit", 35)])]));
             assert_eq!(ended.past().next().unwrap().memory.allocated_bytes, 50);
             assert!(ended.earlier.is_empty() && ended.pids.is_empty());
@@ -457,11 +457,11 @@ mod tests {
         ended.keep(run(1, 10));
         ended.keep(process(7, "b", 10, &["cuInit"]));
         ended.keep(run(2, 20));
-        ended.forget_old(KEPT_AFTER_EXIT_NS + 10, |_| false);
+        ended.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
         assert_eq!((calls_of(&ended, 7), past(&ended)), (14, vec![("b", 1, vec![("cuInit", 7)])]));
         let shown: Vec<_> = ended.with_pid(Tgid(7)).map(|p| p.instance).collect();
         assert_eq!(shown, [2, 1]);
-        ended.forget_old(KEPT_AFTER_EXIT_NS + 20, |_| false);
+        ended.forget_old(LISTED_AFTER_EXIT_NS + 20, |_| false);
         let a = ("a", 2, vec![("cuInit", 14)]);
         assert_eq!((calls_of(&ended, 7), past(&ended)), (0, vec![a, ("b", 1, vec![("cuInit", 7)])]));
         assert_eq!(ended.forgotten_early(), 0);

@@ -135,7 +135,7 @@ impl Levels {
             Effect::Free(free) => {
                 Change { freed: free.freed.map_or(0, |freed| freed.bytes), ..Change::default() }
             }
-            Effect::ContextEnd(ended) => Change { freed: bytes_of(ended), ..Change::default() },
+            Effect::ContextEnd(freed) => Change { freed: bytes_of(freed), ..Change::default() },
             _ => return,
         };
         if change == Change::default() || !self.has_room(call.tgid) {

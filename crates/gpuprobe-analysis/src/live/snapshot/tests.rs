@@ -4,7 +4,7 @@ use gpuprobe_event::{
 };
 
 use super::*;
-use crate::live::exited::{EndedProcess, KEPT_AFTER_EXIT_NS};
+use crate::live::exited::{EndedProcess, LISTED_AFTER_EXIT_NS};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -171,7 +171,7 @@ fn exited_processes_are_shown_and_the_totals_never_decrease() {
     assert_eq!(shown, [(1, Some(10), 3), (2, Some(20), 3), (3, None, 4)]);
     assert_eq!(all.processes[0].memory.live[2].amount.bytes, 0);
     assert_eq!(all.processes[0].memory.allocated_bytes, 8192);
-    ended.forget_old(KEPT_AFTER_EXIT_NS + 15, |_| false);
+    ended.forget_old(LISTED_AFTER_EXIT_NS + 15, |_| false);
     let later = snapshot(&ended);
     assert_eq!(later.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(later.totals, all.totals);

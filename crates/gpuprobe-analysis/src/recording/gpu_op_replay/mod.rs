@@ -21,7 +21,7 @@ use self::pending::PendingOps;
 use self::stream_gaps::StreamGapTracker;
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
-use crate::gpu_ops::cuda_kernel_series::KernelSeries;
+use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
 use crate::gpu_ops::launches::{self, GraphLaunches, KernelLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::gpu_ops::process_ops::Work;
 use crate::stats::buckets::bucket;
@@ -88,7 +88,7 @@ impl GpuOpReplay {
             copies,
             gaps: self.gap_tracker.gaps(),
             // these are for tables that are read repeatedly
-            launched: KernelSeries::default(),
+            launched: CudaKernelSeries::default(),
             asked: CommandSeries::default(),
             busiest: self.busiest.busiest(),
             batched: self.batched,

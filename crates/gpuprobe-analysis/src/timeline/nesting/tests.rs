@@ -250,18 +250,18 @@ fn old_threads_are_forgotten_when_new_ones_appear() {
 fn open_calls_of_many_threads_are_not_buffered_for_ever() {
     const THREADS: u32 = 130_000;
     for of_their_own in [false, true] {
-        let (mut nesting, mut out, mut told) = (Nesting::default(), Vec::new(), 0);
+        let (mut nesting, mut out, mut emitted) = (Nesting::default(), Vec::new(), 0);
         for i in 0..THREADS {
             let tgid = Tgid(if of_their_own { i } else { 1 });
             let call = Call { tgid, tid: Tid(i), ..begun(of(i.into(), 1, 5, 5)) };
             nesting.feed(Box::new(call), &mut out);
             assert!(nesting.buffered_bytes <= MOST_BUFFERED);
-            told += out.len();
+            emitted += out.len();
             out.clear();
         }
-        assert!(told > 0 && nesting.threads + nesting.processes.len() <= MOST_REMEMBERED);
+        assert!(emitted > 0 && nesting.threads + nesting.processes.len() <= MOST_REMEMBERED);
         nesting.finish(&mut out);
-        assert_eq!(told + out.len(), THREADS as usize);
+        assert_eq!(emitted + out.len(), THREADS as usize);
     }
 }
 
