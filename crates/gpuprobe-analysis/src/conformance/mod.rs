@@ -1,5 +1,5 @@
-//! Compares the two implementations of every figure: the tables of the BPF side and the replay of events. Both follow the
-//! same definition, so every figure must be equal.
+//! Compares the two implementations of every figure: the tables of the BPF side and the replay of events. Both follow
+//! the same definition, so every figure must be equal.
 
 mod counted;
 mod figures;

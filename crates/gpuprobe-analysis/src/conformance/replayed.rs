@@ -14,8 +14,8 @@ use crate::recording::functions::FunctionSummary;
 use crate::recording::summary::SummaryReport;
 use crate::stats::buckets::bucket;
 
-/// Figures that the comparison needs and a summary does not have: allocations and frees by call site (a recording has only
-/// the live memory by call site, in its last line), and whether launches on a stream have a defined order.
+/// Figures that the comparison needs and a summary does not have: allocations and frees by call site (a recording has
+/// only the live memory by call site, in its last line), and whether launches on a stream have a defined order.
 #[derive(Clone, Debug, Default)]
 pub struct EventTally {
     allocated: BTreeMap<(Tgid, SiteId), Total>,
@@ -70,8 +70,8 @@ impl EventTally {
         stream
     }
 
-    /// Whether several threads launch on one stream. Launches that return at the same time on two CPUs have no order, so it is
-    /// not defined which of them ended a gap.
+    /// Whether several threads launch on one stream. Launches that return at the same time on two CPUs have no order,
+    /// so it is not defined which of them ended a gap.
     pub(super) fn has_shared_streams(&self) -> bool {
         self.has_shared_streams
     }

@@ -1,7 +1,7 @@
 //! The cost of probes as measured by `gpuprobe bench`: medians of rounds, and ratios between modes.
 //!
-//! The speed of a machine changes from one second to the next. A mode is therefore compared with its floor round by round,
-//! where both ran within milliseconds of each other, and the median is taken over these ratios.
+//! The speed of a machine changes from one second to the next. A mode is therefore compared with its floor round by
+//! round, where both ran within milliseconds of each other, and the median is taken over these ratios.
 
 use serde::Serialize;
 

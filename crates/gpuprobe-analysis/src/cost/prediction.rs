@@ -53,8 +53,8 @@ pub struct Prediction {
     pub processes: Vec<PredictedProcess>,
 }
 
-/// Multiplies rates by costs. `cost` returns the nanoseconds of a call for each of [`WAYS`], 0 where it has no probe. The
-/// most expensive process comes first.
+/// Multiplies rates by costs. `cost` returns the nanoseconds of a call for each of [`WAYS`], 0 where it has no probe.
+/// The most expensive process comes first.
 pub fn predict(
     names: &BTreeMap<Tgid, String>,
     rates: &[Rate],

@@ -1,5 +1,5 @@
-//! Requests of a process to the NVIDIA kernel module, by command, as counters that never decrease: a command with a series
-//! keeps it, and calls once counted under "other" stay there.
+//! Requests of a process to the NVIDIA kernel module, by command, as counters that never decrease: a command with a
+//! series keeps it, and calls once counted under "other" stay there.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -21,8 +21,8 @@ pub(crate) fn add(sum: &mut CopyTotals, more: &CopyTotals) {
     sum.sizes.iter_mut().zip(more.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
 }
 
-/// Whether the time of the calls is the time of the copies. Calls that copy within a device or between devices do not wait
-/// for the copy, even if their name does not say "async".
+/// Whether the time of the calls is the time of the copies. Calls that copy within a device or between devices do not
+/// wait for the copy, even if their name does not say "async".
 fn is_timed(copies: &CopyTotals) -> bool {
     let ends_at_host = matches!(
         copies.direction,

@@ -1,9 +1,10 @@
-//! Launches by CUDA kernel as counters that never decrease: a kernel with a series keeps it, and launches once counted under
-//! "other" stay there. The table rows are read repeatedly, and the increase of each row is added to its kernel's counter.
+//! Launches by CUDA kernel as counters that never decrease: a kernel with a series keeps it, and launches once
+//! counted under "other" stay there. The table rows are read repeatedly, and the increase of each row is added to its
+//! kernel's counter.
 //!
-//! A series is never removed, so new ones are created sparingly: a few at first, and two more each time the total number of
-//! launches doubles, for kernels that are among the most launched at that time. This keeps room for kernels that start after
-//! the warm-up of a program, and it is bounded because a count can double only 64 times.
+//! A series is never removed, so new ones are created sparingly: a few at first, and two more each time the total
+//! number of launches doubles, for kernels that are among the most launched at that time. This keeps room for kernels
+//! that start after the warm-up of a program, and it is bounded because a count can double only 64 times.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::gpu_ops::launches::UNKNOWN_KERNEL;
 const MOST_AT_FIRST: usize = 20;
 /// Further series per doubling of all launches, for kernels among the [`MOST_AT_FIRST`] most launched.
 const MORE_PER_DOUBLING: usize = 2;
-/// Kernels without a series whose launches are remembered in sums over processes, where there are no rows to rank them by.
+/// Kernels without a series whose launches are remembered in sums over processes, where there are no rows to rank
+/// them by.
 const MOST_WAITING: usize = 64;
 /// A kernel that has no name after this time is counted as one without a name.
 pub const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
@@ -76,9 +78,9 @@ impl CudaKernelSeries {
         self.named.binary_search_by(|(known, _)| known.cmp(name)).is_ok()
     }
 
-    /// Notes launches of a kernel without a series and returns an upper bound of its launches. If there is no room, the kernel
-    /// replaces the one with the fewest launches and inherits its count (the space-saving algorithm), so a kernel that is
-    /// launched often is never missed.
+    /// Notes launches of a kernel without a series and returns an upper bound of its launches. If there is no room,
+    /// the kernel replaces the one with the fewest launches and inherits its count (the space-saving algorithm), so a
+    /// kernel that is launched often is never missed.
     fn wait(&mut self, name: &Arc<str>, launches: u64) -> u64 {
         let known = self.waiting.iter().position(|(waiting, _)| waiting == name);
         let fewest = || (0..self.waiting.len()).min_by_key(|&at| self.waiting[at].1);
@@ -96,8 +98,8 @@ impl CudaKernelSeries {
         }
     }
 
-    /// Adds the launches of another run that shares its series with this one. All series are kept. Their number stays close to
-    /// that of a single run because a run reserves the series of earlier ones, see [`Launched::after`].
+    /// Adds the launches of another run that shares its series with this one. All series are kept. Their number stays
+    /// close to that of a single run because a run reserves the series of earlier ones, see [`Launched::after`].
     pub(crate) fn add_run(&mut self, more: &Self) {
         for (name, launches) in &more.named {
             self.add_to_named(name, *launches, usize::MAX);

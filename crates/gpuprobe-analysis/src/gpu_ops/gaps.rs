@@ -56,8 +56,9 @@ pub struct Gaps {
     pub after_launch: GapTotals,
     /// The longest gaps, longest first.
     pub longest: Vec<Gap>,
-    /// A lower bound for the time that the idlest stream spent in short gaps after synchronizations; for several processes,
-    /// the sum. The streams of a process are idle at the same time, so a sum over streams would have no meaning.
+    /// A lower bound for the time that the idlest stream spent in short gaps after synchronizations; for several
+    /// processes, the sum. The streams of a process are idle at the same time, so a sum over streams would have no
+    /// meaning.
     #[serde(skip)]
     pub idle_ns: u64,
 }

@@ -35,8 +35,8 @@ pub struct Work {
     pub batched: [u64; LATENCY_BUCKETS],
 }
 
-/// The time of the thread of a process that spent most; for several processes, the sum. Threads run at the same time, so
-/// the sum over all threads of a process could exceed the time observed.
+/// The time of the thread of a process that spent most; for several processes, the sum. Threads run at the same time,
+/// so the sum over all threads of a process could exceed the time observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Busiest {
     /// In short launch calls.
@@ -66,8 +66,8 @@ impl Work {
         copies::sum_up(&mut self.copies);
     }
 
-    /// Adds another run that shares its metric series with this one. Unlike [`Self::add`] it keeps every CUDA kernel of both
-    /// runs as a series of its own.
+    /// Adds another run that shares its metric series with this one. Unlike [`Self::add`] it keeps every CUDA kernel
+    /// of both runs as a series of its own.
     pub(crate) fn add_run(&mut self, more: &Self) {
         let mut launched = std::mem::take(&mut self.launched);
         launched.add_run(&more.launched);

@@ -9,8 +9,8 @@ pub(crate) const LEGACY: u64 = 1;
 /// `cudaStreamPerThread`, the handle of the calling thread's default stream.
 pub(crate) const PER_THREAD: u64 = 2;
 
-/// The stream of a call. The default stream has two handles. The per-thread default stream is selected by a handle or by
-/// the suffix of the function.
+/// The stream of a call. The default stream has two handles. The per-thread default stream is selected by a handle or
+/// by the suffix of the function.
 pub fn stream_of(call: &Call) -> Option<u64> {
     let of_thread = STREAM_OF_THREAD | u64::from(call.tid.0);
     let per_thread = call.name.ends_with("_ptsz") || call.name.ends_with("_ptds");

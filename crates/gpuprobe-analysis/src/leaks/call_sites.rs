@@ -1,6 +1,6 @@
-//! Call sites as people distinguish them. Stacks that read the same are one call site, no matter how many addresses they
-//! have. A call site is named after the function that requested the memory, not after the library functions that it called
-//! to get it.
+//! Call sites as people distinguish them. Stacks that read the same are one call site, no matter how many addresses
+//! they have. A call site is named after the function that requested the memory, not after the library functions that
+//! it called to get it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -120,8 +120,8 @@ impl CallSites {
     }
 }
 
-/// Distinct names for call sites that are shown together. If several have the same first frame, for example because they
-/// allocate through one function, the next frames in which they differ are appended.
+/// Distinct names for call sites that are shown together. If several have the same first frame, for example because
+/// they allocate through one function, the next frames in which they differ are appended.
 pub fn distinct_names(call_sites: &[Arc<Place>]) -> Vec<String> {
     let stacks: Vec<Vec<String>> =
         call_sites.iter().map(|call_site| call_site.frames.iter().map(short).collect()).collect();

@@ -1,5 +1,5 @@
-//! Live memory of each site over time, in a bounded number of points. When there are too many points, every two are merged,
-//! so that a history covers its whole time, a second or a week.
+//! Live memory of each site over time, in a bounded number of points. When there are too many points, every two are
+//! merged, so that a history covers its whole time, a second or a week.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -44,8 +44,8 @@ impl Point {
         }
     }
 
-    /// The sum with another site in the same interval. The two minima may be at different times, so the sum of the minima is a
-    /// lower bound for the minimum of the sum.
+    /// The sum with another site in the same interval. The two minima may be at different times, so the sum of the
+    /// minima is a lower bound for the minimum of the sum.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             low_bytes: self.low_bytes.saturating_add(other.low_bytes),
@@ -155,8 +155,8 @@ impl History {
         self.start_series(now);
     }
 
-    /// Starts series for sites without one, those with most live memory first. If there is no room, they replace the series
-    /// of sites without live memory, which cannot leak.
+    /// Starts series for sites without one, those with most live memory first. If there is no room, they replace the
+    /// series of sites without live memory, which cannot leak.
     fn start_series(&mut self, without: HashMap<SiteId, Point>) {
         let mut without: Vec<(SiteId, Point)> = without.into_iter().collect();
         without.sort_unstable_by_key(|(site, point)| (Reverse(point.last_bytes), *site));
@@ -184,8 +184,8 @@ impl History {
         }
     }
 
-    /// Sites with a series and without live memory, in reverse order of eviction: the site that has been empty for longest
-    /// comes last, and among equals the one with the lowest peak.
+    /// Sites with a series and without live memory, in reverse order of eviction: the site that has been empty for
+    /// longest comes last, and among equals the one with the lowest peak.
     fn idle(&self) -> Vec<SiteId> {
         let is_empty = |points: &[Point]| points.last().is_some_and(|last| last.last_bytes == 0);
         let mut idle: Vec<_> = self

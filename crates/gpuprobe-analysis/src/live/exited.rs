@@ -1,7 +1,8 @@
-//! Exited processes. Their last counters are listed individually for a while, so that the next scrape sees them, and are
-//! then summed by name, so that nothing is ever missing from the sums. Several runs can share a metric series: a process may
-//! execute its program again, or another process of the same name may get its pid. A series must never decrease, so the
-//! counters of earlier runs are kept until the last run is dropped, and then all of them are summed at once.
+//! Exited processes. Their last counters are listed individually for a while, so that the next scrape sees them, and
+//! are then summed by name, so that nothing is ever missing from the sums. Several runs can share a metric series: a
+//! process may execute its program again, or another process of the same name may get its pid. A series must never
+//! decrease, so the counters of earlier runs are kept until the last run is dropped, and then all of them are summed
+//! at once.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -166,8 +167,8 @@ impl Ended {
         self.most = most;
     }
 
-    /// Moves the oldest to the sums if there are too many. `is_shared` returns whether a running process shares the series
-    /// of a process.
+    /// Moves the oldest to the sums if there are too many. `is_shared` returns whether a running process shares the
+    /// series of a process.
     pub fn make_room(&mut self, is_shared: impl Fn(&ProcessSnapshot) -> bool) {
         while self.listed.len() > self.most {
             self.forgotten_early += self.drop_oldest(&is_shared);

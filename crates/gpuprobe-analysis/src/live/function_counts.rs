@@ -42,8 +42,8 @@ pub struct Failure {
     pub count: u64,
 }
 
-/// The name of errors that are not in the catalogue. A process can make its own library return any number, so numbers are
-/// not used as names.
+/// The name of errors that are not in the catalogue. A process can make its own library return any number, so numbers
+/// are not used as names.
 const UNKNOWN_ERROR: &str = "unknown";
 /// The function and the error of failures for which the BPF table had no room.
 pub const OTHER: &str = "other";

@@ -13,8 +13,8 @@ pub struct ErrorCount {
     pub function: Name,
     pub error: Name,
     pub count: u64,
-    /// How many of these were outermost calls, whose error the program itself received. The others happened inside another
-    /// call, which may have returned the error or handled it.
+    /// How many of these were outermost calls, whose error the program itself received. The others happened inside
+    /// another call, which may have returned the error or handled it.
     pub outermost: u64,
 }
 

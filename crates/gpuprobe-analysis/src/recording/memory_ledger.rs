@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use gpuprobe_event::{Allocation, Call, Class, Effect, MemoryAmount, Replaced, Space, Tgid};
 pub use gpuprobe_event::{MemorySummary, Total};
 
-/// Live memory of one kind. Records of several threads may be out of order. If a free is read before its allocation, the
-/// balance is negative in between.
+/// Live memory of one kind. Records of several threads may be out of order. If a free is read before its allocation,
+/// the balance is negative in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Balance {
     count: i128,
@@ -29,9 +29,9 @@ impl Balance {
 
 type Kinds = BTreeMap<Space, Balance>;
 
-/// Live memory by process and kind. Each event carries the bytes that the BPF side added to or removed from its table,
-/// where a free takes effect at its entry. So the sums are correct in any order of the events, and no addresses have to be
-/// tracked here.
+/// Live memory by process and kind. Each event carries the bytes that the BPF side added to or removed from its
+/// table, where a free takes effect at its entry. So the sums are correct in any order of the events, and no
+/// addresses have to be tracked here.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     live: HashMap<Tgid, Kinds>,

@@ -53,8 +53,8 @@ pub(crate) struct Processes {
 }
 
 impl Processes {
-    /// Counts a call and returns whether its process has already exited: the last calls of a process may be recorded after
-    /// its exit.
+    /// Counts a call and returns whether its process has already exited: the last calls of a process may be recorded
+    /// after its exit.
     pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
         let row = self.row(call.tgid, call.start_ns, &call.process);
         row.calls += u64::from(!call.is_kernel() && call.outcome != Outcome::Unfinished);

@@ -1,5 +1,5 @@
-//! A histogram of durations. A bucket is at most an eighth of its value wide, so quantiles are accurate to about 6%, and a
-//! function needs a few kilobytes no matter how many calls it has.
+//! A histogram of durations. A bucket is at most an eighth of its value wide, so quantiles are accurate to about 6%,
+//! and a function needs a few kilobytes no matter how many calls it has.
 
 use serde::Serialize;
 
@@ -32,8 +32,8 @@ impl Distribution {
         self.all += 1;
     }
 
-    /// The value that `of_thousand` in 1000 values do not exceed, taken as the middle of its bucket. `None` if there are no
-    /// values.
+    /// The value that `of_thousand` in 1000 values do not exceed, taken as the middle of its bucket. `None` if there
+    /// are no values.
     pub fn quantile(&self, of_thousand: u64) -> Option<u64> {
         let wanted = (u128::from(self.all) * u128::from(of_thousand)).div_ceil(1000).max(1);
         let mut seen = 0;

@@ -103,7 +103,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Its bins resampled to this many columns over the time of the report. A bin is divided among the columns it overlaps.
+    /// Its bins resampled to this many columns over the time of the report. A bin is divided among the columns it
+    /// overlaps.
     pub fn fitted(&self, report: &TimelineReport, columns: usize) -> Vec<Bin> {
         let mut fitted = vec![Bin::default(); columns];
         let span = (report.to_ns - report.from_ns).max(1);

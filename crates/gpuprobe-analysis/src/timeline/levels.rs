@@ -16,8 +16,8 @@ pub enum Level {
     Live,
     /// Bytes moved by copies and memsets since the start of the trace.
     Copied,
-    /// Bytes moved per second, in intervals of 10 ms, by the time the calls return. For asynchronous copies that is the time
-    /// of submission, not of execution.
+    /// Bytes moved per second, in intervals of 10 ms, by the time the calls return. For asynchronous copies that is
+    /// the time of submission, not of execution.
     CopyRate,
 }
 
@@ -58,8 +58,8 @@ struct Process {
     /// The current interval of the copy rate, and the bytes copied in it.
     window: u64,
     in_window: u64,
-    /// The time of the last sample. Calls of several threads are recorded roughly in the order of their returns. A later
-    /// record replaces the value of an earlier one, so its time must not be before the earlier one's.
+    /// The time of the last sample. Calls of several threads are recorded roughly in the order of their returns. A
+    /// later record replaces the value of an earlier one, so its time must not be before the earlier one's.
     at_ns: u64,
     exited_ns: Option<u64>,
 }
@@ -101,8 +101,8 @@ impl Levels {
         if self.processes.len() < MOST_PROCESSES || self.processes.contains_key(&tgid) {
             return true;
         }
-        // no real trace has more processes at once. Processes without live memory are forgotten and start again. If there
-        // are none, the next search is made only after many more refusals
+        // no real trace has more processes at once. Processes without live memory are forgotten and start again. If
+        // there are none, the next search is made only after many more refusals
         if self.refused.is_multiple_of(MOST_PROCESSES) {
             self.processes.retain(|_, process| process.live > 0 && process.exited_ns.is_none());
         }

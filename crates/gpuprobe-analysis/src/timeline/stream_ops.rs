@@ -38,8 +38,8 @@ pub fn given(slices: &[Slice]) -> impl Iterator<Item = Given<'_>> {
     })
 }
 
-/// Takes data that the outer call lacks from the calls inside: copies of the runtime have no stream, and its launches do
-/// not always have a named CUDA kernel.
+/// Takes data that the outer call lacks from the calls inside: copies of the runtime have no stream, and its launches
+/// do not always have a named CUDA kernel.
 fn operation<'a>(outer: &'a Slice, inner: &'a [Slice]) -> Given<'a> {
     let calls = || std::iter::once(outer).chain(inner).map(|slice| &*slice.call);
     let stream = calls().find_map(stream_of).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! The overhead budget: when the probes on a process take more of its time than allowed, the most expensive functions lose
-//! their probes for a while. The cost of a function is its calls times the cost of a call.
+//! The overhead budget: when the probes on a process take more of its time than allowed, the most expensive functions
+//! lose their probes for a while. The cost of a function is its calls times the cost of a call.
 //!
-//! The time of a process is wall-clock time: a process that runs for a second has one second, no matter how many threads
-//! it has.
+//! The time of a process is wall-clock time: a process that runs for a second has one second, no matter how many
+//! threads it has.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,5 +1,5 @@
-//! Advice derived from the launches, copies and gaps of a program. Each advice carries the numbers it is based on, and none
-//! is given on little evidence.
+//! Advice derived from the launches, copies and gaps of a program. Each advice carries the numbers it is based on,
+//! and none is given on little evidence.
 
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
 use serde::Serialize;
@@ -34,8 +34,8 @@ const LEAST_LAUNCHING_PER_CENT: u64 = 40;
 /// Fewer waits are no loop.
 const LEAST_WAITS: u64 = 200;
 /// In a loop that waits for each launch, every launch follows a synchronization. A wait for an event counts for every
-/// stream, so a pipeline that waits for events of one stream and launches on others has many such launches too. But most
-/// pipelines queue more than one launch between two waits and stay below this share.
+/// stream, so a pipeline that waits for events of one stream and launches on others has many such launches too. But
+/// most pipelines queue more than one launch between two waits and stay below this share.
 const LEAST_WAITS_PER_CENT: u64 = 90;
 /// The least share of time in which the stream was idle. Less would not be noticed.
 const LEAST_IDLE_PER_CENT: u64 = 5;
@@ -126,8 +126,8 @@ fn is_share(part: u64, whole: u64, per_cent: u64) -> bool {
     u128::from(part) * 100 >= u128::from(whole) * u128::from(per_cent)
 }
 
-/// An estimate of the time of one thread from the sum over all threads: it assumes one thread for each stream, and at least
-/// as many threads as are needed to spend that much time.
+/// An estimate of the time of one thread from the sum over all threads: it assumes one thread for each stream, and at
+/// least as many threads as are needed to spend that much time.
 fn of_one_thread(work: &Work, all_ns: u64, watched_ns: u64) -> u64 {
     let threads = work.gaps.streams.max(all_ns.div_ceil(watched_ns.max(1))).max(1);
     all_ns / threads

@@ -1,5 +1,5 @@
-//! Live memory by process and call site: follows the site rows of the BPF side over time, names the call sites and judges
-//! which of them leak.
+//! Live memory by process and call site: follows the site rows of the BPF side over time, names the call sites and
+//! judges which of them leak.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -147,8 +147,8 @@ struct Process {
     info: ProcessInfo,
     history: History,
     now: BTreeMap<SiteId, SiteNow>,
-    /// Call sites with metric series. A call site keeps its series while it is near the top, so that series do not come and
-    /// go.
+    /// Call sites with metric series. A call site keeps its series while it is near the top, so that series do not
+    /// come and go.
     with_series: HashSet<CallSiteId>,
     /// When the oldest live allocation of each site was made.
     oldest_ns: HashMap<SiteId, u64>,
@@ -265,7 +265,8 @@ impl Holdings {
             && running.any(|process| process.places.iter().any(PlaceMemory::is_suspect))
     }
 
-    /// The sites whose stacks should be resolved: for each process the suspects first, then those with most live memory.
+    /// The sites whose stacks should be resolved: for each process the suspects first, then those with most live
+    /// memory.
     pub fn unnamed(&self) -> Vec<SiteId> {
         let (mut wanted, mut seen) = (Vec::new(), HashSet::new());
         for process in self.processes.values() {

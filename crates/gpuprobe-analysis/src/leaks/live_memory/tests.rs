@@ -237,8 +237,8 @@ fn sites_without_a_history_are_not_judged_and_the_report_is_incomplete() {
     assert_eq!((report.processes[0].not_followed, report.is_complete()), (2, false));
 }
 
-/// Ages are read every few seconds at most. A call site whose allocations are all freed after a while must not be a suspect
-/// at any time in between, and one that leaks must be.
+/// Ages are read every few seconds at most. A call site whose allocations are all freed after a while must not be a
+/// suspect at any time in between, and one that leaks must be.
 #[test]
 fn a_call_site_is_no_suspect_before_its_ages_are_known() {
     let mut memory = Holdings::new(RULES, false);

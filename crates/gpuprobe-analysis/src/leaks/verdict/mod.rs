@@ -1,6 +1,6 @@
-//! Whether a call site leaks. Live memory alone is no leak, and neither is growth for a while: programs load, caches fill,
-//! batches come and go. A leak keeps growing after all of that. It shows in the minima of live memory over time, because
-//! memory that is freed sooner or later is not part of them.
+//! Whether a call site leaks. Live memory alone is no leak, and neither is growth for a while: programs load, caches
+//! fill, batches come and go. A leak keeps growing after all of that. It shows in the minima of live memory over
+//! time, because memory that is freed sooner or later is not part of them.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ const LEAST_RISES: usize = WINDOWS - 2;
 /// When judging starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The warm-up time of a call site from its first allocation on. The warm-up is at least a quarter of the site's age, so
-    /// that a slow start-up is not taken for growth later.
+    /// The warm-up time of a call site from its first allocation on. The warm-up is at least a quarter of the site's
+    /// age, so that a slow start-up is not taken for growth later.
     pub warm_up_ns: u64,
 }
 

@@ -1,10 +1,10 @@
 //! The state of GPUs from NVML, with the host's GPU numbers and the names of processes. It is **reconciled** with the
 //! observed calls: the live bytes allocated by calls are compared with NVML's figure for the same process and GPU.
 //!
-//! The difference that no call explains consists of the context, the code of CUDA kernels, internal memory of libraries and
-//! the CUDA driver, memory allocated before the probes were attached, and the part of managed memory that resides on the GPU.
-//! Only the driver knows how much managed memory that is, so managed memory is not counted as seen. Pinned memory is not
-//! counted either, because it is host memory.
+//! The difference that no call explains consists of the context, the code of CUDA kernels, internal memory of
+//! libraries and the CUDA driver, memory allocated before the probes were attached, and the part of managed memory
+//! that resides on the GPU. Only the driver knows how much managed memory that is, so managed memory is not counted
+//! as seen. Pinned memory is not counted either, because it is host memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -68,8 +68,8 @@ impl GpuUser {
         Some(self.memory_bytes?.saturating_sub(self.seen_bytes?))
     }
 
-    /// The seen bytes that exceed NVML's figure. The two are not read at the same time, and NVML may count shared memory for
-    /// another process.
+    /// The seen bytes that exceed NVML's figure. The two are not read at the same time, and NVML may count shared
+    /// memory for another process.
     pub fn seen_above_bytes(&self) -> Option<u64> {
         Some(self.seen_bytes?.saturating_sub(self.memory_bytes?))
     }
@@ -98,8 +98,8 @@ pub struct GpuStates {
 }
 
 impl GpuStates {
-    /// Combines NVML readings with a snapshot. `others` has the names of running processes that are not in the snapshot. A
-    /// process that is in neither has exited since the reading.
+    /// Combines NVML readings with a snapshot. `others` has the names of running processes that are not in the
+    /// snapshot. A process that is in neither has exited since the reading.
     pub fn build(
         readings: &GpuReadings,
         snapshot: &Snapshot,

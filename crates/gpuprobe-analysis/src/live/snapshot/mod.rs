@@ -191,9 +191,10 @@ fn add_gpu_ops(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, input
     gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
 }
 
-/// The entry of a process, created at its first use. `None` if the process is not known yet: a series with a temporary name
-/// would be a separate series, so the rows are left to the next snapshot. An exited process is shown until its rows are
-/// removed from the tables, even if the retention time is shorter, so that it is always either listed or in the sums.
+/// The entry of a process, created at its first use. `None` if the process is not known yet: a series with a
+/// temporary name would be a separate series, so the rows are left to the next snapshot. An exited process is shown
+/// until its rows are removed from the tables, even if the retention time is shorter, so that it is always either
+/// listed or in the sums.
 fn entry<'a>(
     processes: &'a mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>,
     inputs: &Inputs<'_>,

@@ -1,5 +1,5 @@
-//! GPU operations computed from recorded calls, by the same rules as the BPF side: each launch and each copy counts once, at
-//! its outermost call, and captured operations do not count. Memory is bounded for any input.
+//! GPU operations computed from recorded calls, by the same rules as the BPF side: each launch and each copy counts
+//! once, at its outermost call, and captured operations do not count. Memory is bounded for any input.
 
 mod busiest;
 

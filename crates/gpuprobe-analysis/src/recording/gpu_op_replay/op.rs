@@ -51,8 +51,8 @@ impl GpuOp {
         })
     }
 
-    /// Whether the record of a copy inside another call is complete. Traces of earlier versions have the bytes only at the
-    /// outer call.
+    /// Whether the record of a copy inside another call is complete. Traces of earlier versions have the bytes only
+    /// at the outer call.
     pub(super) fn is_complete_copy(&self) -> bool {
         let OpKind::Transfer(transfer) = &self.kind else { return false };
         transfer.copied.is_some() || !transfer.parts.is_empty() || self.failed || self.captured

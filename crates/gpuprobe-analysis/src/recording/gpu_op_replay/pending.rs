@@ -1,10 +1,11 @@
 //! GPU operations inside calls that have not been read yet. Only the outer call shows whether it is the same operation.
 //!
-//! A trace has the calls of a thread in the order of their returns, inner ones first. So the outermost call settles all
-//! operations that are pending on its thread. If the record of an outer call was lost, the next one around it settles them.
+//! A trace has the calls of a thread in the order of their returns, inner ones first. So the outermost call settles
+//! all operations that are pending on its thread. If the record of an outer call was lost, the next one around it
+//! settles them.
 //!
-//! This relies on the parent ids, which every trace has. Only `run` and `record` mark a launch as nested, and if the record
-//! of the call that counts it was lost, it counts by itself.
+//! This relies on the parent ids, which every trace has. Only `run` and `record` mark a launch as nested, and if the
+//! record of the call that counts it was lost, it counts by itself.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -66,7 +67,8 @@ impl PendingOps {
         self.threads.is_empty()
     }
 
-    /// Takes in a call with its operation, and appends the operations that are known to count by themselves to `settled`.
+    /// Takes in a call with its operation, and appends the operations that are known to count by themselves to
+    /// `settled`.
     pub(super) fn feed(&mut self, call: &Call, op: Option<GpuOp>, settled: &mut Vec<GpuOp>) {
         let key = (call.tgid, call.tid);
         let mut op = op;
@@ -115,8 +117,8 @@ impl PendingOps {
         self.pending += thread.pending.len() - before;
     }
 
-    /// Settles the half of the threads whose last operation is oldest. Most of these have exited, and the record of an outer
-    /// call was lost.
+    /// Settles the half of the threads whose last operation is oldest. Most of these have exited, and the record of
+    /// an outer call was lost.
     fn settle_oldest(&mut self, settled: &mut Vec<GpuOp>) {
         let mut last: Vec<u64> = self.threads.values().map(Thread::last_ns).collect();
         let middle = last.len() / 2;
@@ -189,8 +191,8 @@ impl Thread {
         }
     }
 
-    /// Stores an operation until the call around it is read. Beyond the bound the oldest is settled: the newest may be part
-    /// of the call that returns next.
+    /// Stores an operation until the call around it is read. Beyond the bound the oldest is settled: the newest may
+    /// be part of the call that returns next.
     fn add(&mut self, parent: u64, op: GpuOp, settled: &mut Vec<GpuOp>) {
         self.pending.push_back((parent, op));
         if self.pending.len() > MOST_PENDING

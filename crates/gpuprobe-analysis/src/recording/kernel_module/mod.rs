@@ -1,7 +1,7 @@
 //! Calls into the NVIDIA kernel module: ioctl commands, and the share of each CUDA function's time spent there.
 //!
-//! A trace records calls as they return, so calls into the kernel module precede the CUDA call that made them. Their times
-//! are stored under the id of that call until it is read, and are then added to the call around it.
+//! A trace records calls as they return, so calls into the kernel module precede the CUDA call that made them. Their
+//! times are stored under the id of that call until it is read, and are then added to the call around it.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;

@@ -1,7 +1,8 @@
 //! The calls of each thread in the order in which they started, each after the call that contains it.
 //!
-//! A trace records calls as they return, inner ones first. So the calls of a thread are buffered until the outermost one
-//! was read, and are then emitted together. The buffer is bounded; beyond the bound the inner calls are emitted first.
+//! A trace records calls as they return, inner ones first. So the calls of a thread are buffered until the outermost
+//! one was read, and are then emitted together. The buffer is bounded; beyond the bound the inner calls are emitted
+//! first.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,12 +19,13 @@ const _: () = assert!(MOST_BUFFERED / (size_of::<Call>() + CALL_OVERHEAD) * 2 < 
 /// The deepest nesting. The BPF side tracks sixteen levels; more occur only in forged files.
 const MAX_DEPTH: usize = 128;
 
-/// A call in the sequence of its thread. The calls inside it follow it, at greater depth. Its times always lie within those
-/// of the call around it and do not overlap the call before it, even if the times in the trace do.
+/// A call in the sequence of its thread. The calls inside it follow it, at greater depth. Its times always lie within
+/// those of the call around it and do not overlap the call before it, even if the times in the trace do.
 #[derive(Debug, PartialEq)]
 pub struct Slice {
-    /// The call. A call that was not seen to return is [`Outcome::Unfinished`] if it may have been open until `end_ns`. It is
-    /// [`Outcome::Begun`] and has no duration if only its entry is known. An [`Outcome::Instant`] has no duration either.
+    /// The call. A call that was not seen to return is [`Outcome::Unfinished`] if it may have been open until
+    /// `end_ns`. It is [`Outcome::Begun`] and has no duration if only its entry is known. An [`Outcome::Instant`] has
+    /// no duration either.
     pub call: Box<Call>,
     pub start_ns: u64,
     /// When it returned. If it is unfinished: when its process exited or the trace ended.
@@ -197,8 +199,8 @@ impl Nesting {
         });
     }
 
-    /// Makes room in the buffer: emits the calls of one thread, and if that is not enough, those of all threads. This frees
-    /// so much that it is rarely necessary.
+    /// Makes room in the buffer: emits the calls of one thread, and if that is not enough, those of all threads. This
+    /// frees so much that it is rarely necessary.
     fn shrink(&mut self, key: (Tgid, Tid), until_ns: u64, out: &mut Vec<Slice>) {
         self.close(key, until_ns, Because::TooMany, out);
         if self.buffered_bytes <= MOST_BUFFERED / 2 {
@@ -289,8 +291,8 @@ impl Nester {
         Slice { call, start_ns: start, end_ns: end, depth }
     }
 
-    /// The parent is the open call with that id. If it was lost or emitted before, the parent is the innermost open call
-    /// whose times enclose those of the call.
+    /// The parent is the open call with that id. If it was lost or emitted before, the parent is the innermost open
+    /// call whose times enclose those of the call.
     fn depth_of(&self, call: &Call, start_ns: u64, end_ns: u64) -> usize {
         let Some(parent) = call.parent else { return 0 };
         let by_id = self.open.iter().rposition(|outer| outer.id == parent);
