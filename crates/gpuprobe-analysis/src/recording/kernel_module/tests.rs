@@ -65,8 +65,8 @@ fn a_kernel_function_inside_an_ioctl_is_not_added_again() {
 
 #[test]
 fn an_instant_is_counted_but_is_no_request_to_the_kernel_module() {
-    let moment = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
-    let summary = fed(&[inside(moment.clone(), 1), moment, cuda(Api::Driver, "cuInit", 1, 300)]);
+    let instant = Call { outcome: Outcome::Instant, ..call(Api::Kernel, "sched:sched_switch", 0) };
+    let summary = fed(&[inside(instant.clone(), 1), instant, cuda(Api::Driver, "cuInit", 1, 300)]);
     assert_eq!((summary.layers.len(), summary.outside), (0, Spent::default()));
     let [row] = summary.commands.as_slice() else { panic!("{summary:?}") };
     assert_eq!((row.calls, row.mean_ns(), row.p50_ns, row.total_ns), (2, None, None, 0));
