@@ -1,79 +1,55 @@
-//! Events and kernel counters in, plain data out. Nothing here reads a clock, a file or a socket.
+//! Turns events and the counters of the BPF side into plain data. Nothing here reads a clock, a file or a socket.
 //!
-//! Each analysis is one file with a `feed` for events and a `report` for what it found; [`Summary`] is made of them.
+//! Each analysis of events has a `feed` that takes one event and a `report` that returns the result. [`Summary`] runs
+//! all of them over a recording.
 #![forbid(unsafe_code)]
 
-pub mod advice;
-pub mod bins;
-pub mod buckets;
-pub mod budget;
-pub mod command_series;
 pub mod conformance;
-pub mod copies;
 pub mod cost;
-pub mod distribution;
-pub mod driver;
-pub mod ended;
-pub mod errors;
-pub mod flame;
-pub mod function_counts;
-pub mod functions;
-pub mod gaps;
-pub mod gpu_state;
-pub mod history;
-pub mod holdings;
-pub mod kernel_series;
-pub mod launches;
+pub mod gpu_ops;
 pub mod leaks;
-pub mod levels;
-pub mod losses;
-pub mod memory;
-pub mod nesting;
-pub mod own;
-pub mod places;
-pub mod prediction;
-pub mod processes;
-pub mod replay;
-pub mod slowest;
-pub mod snapshot;
-pub mod streams;
-pub mod summary;
-pub mod timeline;
-pub mod trend;
-pub mod work;
-pub(crate) mod workload;
-mod xids;
-
-pub use advice::Advice;
-pub use buckets::Bound;
-pub use budget::{Budget, BudgetReport, CallCost, Called, Decision, LeftOut};
-pub use command_series::{Asked, CommandSeries};
-pub use cost::{CostReport, Judged, Measured, ModeCost, Spread, Target, TierCost, costs, judge};
-pub use driver::{CommandSummary, DriverSummary, Layer};
-pub use ended::{Ended, EndedProcess, PastProcesses};
-pub use errors::ErrorCount;
-pub use functions::FunctionSummary;
-pub use gaps::{Gap, GapTotals, Gaps};
-pub use gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
-pub use holdings::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
-pub use kernel_series::{KernelSeries, Launched};
-pub use launches::{GraphLaunches, KernelLaunches};
-pub use leaks::{Growth, Judgement, Rules, Verdict};
-pub use levels::{Level, Levels, Sample};
-pub use losses::LossCount;
-pub use memory::{MemorySummary, Total};
-pub use nesting::{Extent, Nesting, Slice};
-pub use own::{Answered, OwnProcess, Refused, Served};
-pub use places::Place;
-pub use prediction::{Prediction, Rate, predict};
-pub use processes::{ProcessEnd, ProcessSummary};
-pub use replay::{LiveCurve, Replay, ReplayReport};
-pub use slowest::SlowCall;
-pub use snapshot::{Inputs, LibraryProbes, ProcessInfo, ProcessSnapshot, Snapshot};
-pub use summary::{Summary, SummaryReport};
-pub use timeline::{Picture, Timeline, TimelineReport};
-pub use work::Work;
-
+pub mod live;
+mod process_info;
+pub mod recording;
 #[cfg(test)]
 pub(crate) mod samples;
-pub use xids::{FailedCall, GpuError};
+pub mod stats;
+pub mod timeline;
+
+pub use self::cost::benchmark::{
+    CostReport, Judged, Measured, ModeCost, Spread, Target, TierCost, costs, judge,
+};
+pub use self::cost::budget::{Budget, BudgetReport, CallCost, Called, Decision, LeftOut};
+pub use self::cost::prediction::{Prediction, Rate, predict};
+pub use self::cost::{budget, prediction};
+pub use self::gpu_ops::advice::Advice;
+pub use self::gpu_ops::command_series::{Asked, CommandSeries};
+pub use self::gpu_ops::cuda_kernel_series::{CudaKernelSeries, Launched};
+pub use self::gpu_ops::gaps::{Gap, GapTotals, Gaps};
+pub use self::gpu_ops::launches::{GraphLaunches, KernelLaunches};
+pub use self::gpu_ops::process_ops::Work;
+pub use self::gpu_ops::{advice, copies, launches, streams};
+pub use self::leaks::call_sites::Place;
+pub use self::leaks::live_memory::{Holdings, MemoryReport, PlaceMemory, ProcessPlaces};
+pub use self::leaks::{Growth, Judgement, Rules, Verdict};
+pub use self::live::exited::{Ended, EndedProcess, PastProcesses};
+pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
+pub use self::live::self_metrics::{Answered, OwnProcess, Refused, Served};
+pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot};
+pub use self::live::{function_counts, gpu_state, snapshot};
+pub use self::process_info::ProcessInfo;
+pub use self::recording::call_errors::ErrorCount;
+pub use self::recording::functions::FunctionSummary;
+pub use self::recording::kernel_module::{CommandSummary, DriverSummary, Layer};
+pub use self::recording::memory_ledger::{MemorySummary, Total};
+pub use self::recording::processes::{ProcessEnd, ProcessSummary};
+pub use self::recording::replay::{LiveCurve, Replay, ReplayReport};
+pub use self::recording::slowest::SlowCall;
+pub use self::recording::summary::{Summary, SummaryReport};
+pub use self::recording::{FailedCall, GpuError};
+pub use self::stats::buckets::Bound;
+pub use self::stats::loss_counts::LossCount;
+pub use self::stats::{bins, buckets, distribution, flame, trend};
+pub use self::timeline::levels::{Level, Levels, Sample};
+pub use self::timeline::nesting::{Extent, Nesting, Slice};
+pub use self::timeline::{Picture, Timeline, TimelineReport};

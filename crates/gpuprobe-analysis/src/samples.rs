@@ -1,4 +1,4 @@
-//! Events for tests.
+//! Sample events for tests.
 
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::event::Name;
@@ -32,7 +32,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
     }
 }
 
-/// The same call, of this duration.
+/// The same call with this duration.
 pub(crate) fn took(call: Call, duration_ns: u64) -> Call {
     Call { outcome: Outcome::Returned { value: 0, duration_ns }, ..call }
 }
@@ -47,24 +47,24 @@ pub(crate) fn inside(call: Call, parent: u64) -> Call {
     Call { parent: Some(parent), depth: 1, ..call }
 }
 
-/// The same call, made inside another that counts what it does.
+/// The same call, made inside another of the same kind, which counts its effect.
 pub(crate) fn nested(call: Call, parent: u64) -> Call {
     Call { nested: true, ..inside(call, parent) }
 }
 
-/// A copy that its call waits for.
+/// A synchronous copy.
 pub(crate) fn copy(direction: CopyDirection, bytes: u64, status: i64) -> Call {
     let effect = Effect::Transfer(Transfer { bytes: Some(bytes), ..Transfer::new(direction, false) });
     Call { class: Class::Memcpy, effect, ..call(Api::Runtime, "cudaMemcpy", status) }
 }
 
-/// A launch of a kernel that has no name.
+/// A launch of a CUDA kernel without a name.
 pub(crate) fn launch(name: &'static str, stream: Option<u64>) -> Call {
     let effect = Effect::Launch(Launch::default());
     Call { class: Class::Launch, stream, effect, ..call(Api::Runtime, name, 0) }
 }
 
-/// The same launch, of a kernel with this name.
+/// The same launch of a CUDA kernel with this name.
 pub(crate) fn of_kernel(mut call: Call, name: Option<&str>) -> Call {
     if let Effect::Launch(launch) = &mut call.effect {
         launch.kernel = name.map(Into::into);
@@ -72,7 +72,7 @@ pub(crate) fn of_kernel(mut call: Call, name: Option<&str>) -> Call {
     call
 }
 
-/// The same work, given to a stream that is captured.
+/// The same GPU operation, captured into a graph.
 pub(crate) fn captured(mut call: Call) -> Call {
     match &mut call.effect {
         Effect::Launch(launch) => launch.captured = true,
@@ -92,7 +92,7 @@ pub(crate) fn alloc(address: u64, bytes: u64, returned_ns: u64) -> Call {
     Call { class: Class::Alloc, effect, start_ns, outcome, ..call(Api::Runtime, "cudaMalloc", 0) }
 }
 
-/// A free that was entered at this time; `freed` is what the kernel side knew of it.
+/// A free that was entered at this time; `freed` is the size that the BPF side had for the address.
 pub(crate) fn free(address: u64, freed: Option<u64>, start_ns: u64) -> Call {
     let freed = freed.map(|bytes| MemoryAmount { kind: Space::Device, allocations: 1, bytes });
     let effect = Effect::Free(Free { address: Some(address), freed, ..Free::default() });

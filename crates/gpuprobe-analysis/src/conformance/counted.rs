@@ -1,20 +1,21 @@
-//! The figures of the tables.
+//! The figures of the tables of the BPF side.
 
 use gpuprobe_event::counters::{CallCounts, GapKind};
 use gpuprobe_event::decode::failure_name;
 use gpuprobe_event::{FunctionId, MemorySummary, catalogue};
 
-use super::replayed::{
-    copy_figures, gap_figures, graph_figures, launch_figures, memory_figures, stream_label,
+use super::Tables;
+use super::figures::{
+    ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, copy_figures, function_label, gap_figures, graph_figures,
+    launch_figures, memory_figures, stream_label,
 };
-use super::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, Tables};
-use crate::copies;
-use crate::gaps::Gaps;
-use crate::launches::{self, GraphLaunches};
+use crate::gpu_ops::copies;
+use crate::gpu_ops::gaps::Gaps;
+use crate::gpu_ops::launches::{self, GraphLaunches};
 
 pub(super) fn figures(tables: &Tables) -> AllFigures {
     let mut all = AllFigures::default();
-    // launches that are counted with their kernels are not among the other calls
+    // launches that are counted by CUDA kernel are not in `tables.calls`
     tables.calls.iter().chain(&tables.work.calls).for_each(|row| call_figures(&mut all, row));
     for row in &tables.failures {
         let Some((function, status)) = row.way else { continue };
@@ -23,21 +24,18 @@ pub(super) fn figures(tables: &Tables) -> AllFigures {
         all.add("errors by name", format!("{} {error}", name_of(function.id)), row.count);
     }
     let mut memory = MemorySummary::default();
-    // whether a process has ended does not matter here: what it held then is compared with what others hold
+    // `has_ended` does not matter: live memory and memory freed by exit are compared as one sum
     tables.memory.iter().for_each(|row| memory.add_process(row, false));
     memory_figures(&mut all, &memory);
     site_figures(&mut all, tables);
-    work_figures(&mut all, tables);
+    gpu_op_figures(&mut all, tables);
     all
 }
 
-/// The label of a function.
-pub(super) fn label(api: &str, name: &str) -> String {
-    format!("{api} {name}")
-}
-
 fn name_of(id: FunctionId) -> String {
-    catalogue().get(id).map_or_else(|| format!("function {}", id.0), |f| label(f.api.as_str(), f.name))
+    catalogue()
+        .get(id)
+        .map_or_else(|| format!("function {}", id.0), |f| function_label(f.api.as_str(), f.name))
 }
 
 fn call_figures(all: &mut AllFigures, row: &CallCounts) {
@@ -55,19 +53,19 @@ fn call_figures(all: &mut AllFigures, row: &CallCounts) {
 
 fn site_figures(all: &mut AllFigures, tables: &Tables) {
     for row in &tables.sites {
-        let whose = format!("process {} site {}", row.process.tgid.0, row.site.0);
+        let label = format!("process {} site {}", row.process.tgid.0, row.site.0);
         let live = row.held;
         let freed =
             row.allocations.saturating_sub(live.live_allocations).saturating_sub(row.ended_allocations);
         let freed_bytes = row.allocated_bytes.saturating_sub(live.live_bytes).saturating_sub(row.ended_bytes);
-        all.add(ALLOCATED_BY_SITE, format!("{whose} allocations"), row.allocations);
-        all.add(ALLOCATED_BY_SITE, format!("{whose} bytes"), row.allocated_bytes);
-        all.add(FREED_BY_SITE, format!("{whose} allocations"), freed);
-        all.add(FREED_BY_SITE, format!("{whose} bytes"), freed_bytes);
+        all.add(ALLOCATED_BY_SITE, format!("{label} allocations"), row.allocations);
+        all.add(ALLOCATED_BY_SITE, format!("{label} bytes"), row.allocated_bytes);
+        all.add(FREED_BY_SITE, format!("{label} allocations"), freed);
+        all.add(FREED_BY_SITE, format!("{label} bytes"), freed_bytes);
     }
 }
 
-fn work_figures(all: &mut AllFigures, tables: &Tables) {
+fn gpu_op_figures(all: &mut AllFigures, tables: &Tables) {
     let work = &tables.work;
     launch_figures(all, &launches::by_kernel(&work.launches));
     for row in &work.launches {

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use gpuprobe_analysis::streams::given;
+use gpuprobe_analysis::timeline::stream_ops::given;
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of, xid_fields};
 use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};

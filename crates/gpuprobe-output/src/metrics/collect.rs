@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gpuprobe_analysis::places::number_alike;
-use gpuprobe_analysis::snapshot::KindHeld;
+use gpuprobe_analysis::leaks::call_sites::number_alike;
+use gpuprobe_analysis::snapshot::GpuMemory;
 use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
@@ -31,23 +31,23 @@ pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, containe
     samples.set_first_labels(&[&pid.to_string(), name, id, container, pod, namespace]);
 }
 
-fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&KindHeld) -> u64) {
+fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuMemory) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         begin_process(samples, process);
-        for live in &process.memory.held {
+        for live in &process.memory.live {
             let gpu = live.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
             let numbering = if matches!(live.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
-            samples.number(&[&gpu, numbering, live.kind.as_str()], value(live));
+            samples.number(&[&gpu, numbering, live.amount.kind.as_str()], value(live));
         }
     }
 }
 
 pub(super) fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_kind(snapshot, samples, |live| live.live_bytes);
+    each_kind(snapshot, samples, |live| live.amount.bytes);
 }
 
 pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_kind(snapshot, samples, |live| live.live_allocations);
+    each_kind(snapshot, samples, |live| live.amount.allocations);
 }
 
 /// Call sites with series of their own, and the sum of the others of their process.
@@ -94,7 +94,7 @@ pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
-    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.held.is_empty())
+    for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.live.is_empty())
     {
         begin_process(samples, process);
         samples.number(&[], process.memory.peak_bytes);

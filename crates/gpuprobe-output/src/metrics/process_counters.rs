@@ -31,7 +31,7 @@ struct ProcessTotals<'a> {
 fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
     for process in &snapshot.processes {
         begin_process(samples, process);
-        let memory = (!process.memory.held.is_empty()).then_some(&process.memory);
+        let memory = (!process.memory.live.is_empty()).then_some(&process.memory);
         let (functions, failures) = (&process.functions, &process.failures);
         collect(&ProcessTotals { functions, failures, memory, work: &process.work }, samples);
     }

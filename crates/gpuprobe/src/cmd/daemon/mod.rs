@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
-use gpuprobe_analysis::kernel_series::NAME_COMES_WITHIN_NS;
+use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_COMES_WITHIN_NS;
 use gpuprobe_analysis::{Holdings, Rules};
 use gpuprobe_capture::{
     CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges, refuse_system_calls,

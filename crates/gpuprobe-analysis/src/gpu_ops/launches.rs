@@ -1,0 +1,173 @@
+//! Launches of CUDA kernels and graphs. The time of a launch call is not GPU time and is never reported as such.
+
+use std::collections::{HashMap, HashSet};
+
+use gpuprobe_event::counters::{GraphCounts, LaunchCounts, LaunchTotals, ProcessKey};
+use serde::Serialize;
+
+/// The name under which CUDA kernels without a known name are summed.
+pub const UNKNOWN_KERNEL: &str = "unknown";
+/// The name under which CUDA kernels without a row of their own are summed.
+pub const OTHER_KERNELS: &str = "other";
+
+/// A launch shorter than this (33 us) did not wait for a full queue, and a gap shorter than this is the program's time
+/// from one launch to the next.
+pub(crate) const SHORT_LAUNCH_LOG2: usize = 15;
+
+/// Launches of one CUDA kernel by one process, on all its streams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelLaunches {
+    pub kernel: String,
+    /// The number of streams; for several kernels, the sum.
+    pub streams: u64,
+    /// Counts, sizes, and the time of the calls.
+    #[serde(flatten)]
+    pub totals: LaunchTotals,
+}
+
+impl KernelLaunches {
+    /// Adds launches of the same CUDA kernel, or of others that share the row.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.streams += more.streams;
+        self.totals.add(&more.totals);
+    }
+}
+
+/// Sums rows by name of the CUDA kernel, most launches first. Handles with the same name, or without a name, are one
+/// kernel.
+pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) -> Vec<KernelLaunches> {
+    let mut kernels: HashMap<&str, LaunchTotals> = HashMap::new();
+    let mut streams: HashMap<&str, HashSet<(ProcessKey, u64)>> = HashMap::new();
+    for row in rows {
+        let name = row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL);
+        kernels.entry(name).or_default().add(&row.totals);
+        streams.entry(name).or_default().insert((row.process, row.stream));
+    }
+    let kernel = |(name, totals): (&str, LaunchTotals)| KernelLaunches {
+        kernel: name.to_owned(),
+        streams: streams.get(name).map_or(0, HashSet::len) as u64,
+        totals,
+    };
+    let mut kernels: Vec<_> = kernels.into_iter().map(kernel).collect();
+    sort(&mut kernels);
+    kernels
+}
+
+fn sort(kernels: &mut [KernelLaunches]) {
+    kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
+}
+
+/// Sums the rows of each CUDA kernel; most launches first.
+pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
+    kernels.sort_by(|a, b| a.kernel.cmp(&b.kernel));
+    kernels.dedup_by(|more, sum| {
+        let same = more.kernel == sum.kernel;
+        if same {
+            sum.add(more);
+        }
+        same
+    });
+    sort(kernels);
+}
+
+/// The `most` CUDA kernels with the most launches, and one row that sums all others.
+pub fn top(kernels: &[KernelLaunches], most: usize) -> Vec<KernelLaunches> {
+    let (named, others) = kernels.split_at(kernels.len().min(most));
+    let mut top = named.to_vec();
+    if !others.is_empty() {
+        let mut other = KernelLaunches { kernel: OTHER_KERNELS.to_owned(), ..KernelLaunches::default() };
+        others.iter().for_each(|more| other.add(more));
+        top.push(other);
+        // a kernel may itself have this name
+        sum_up(&mut top);
+    }
+    top
+}
+
+/// Graph launches of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GraphLaunches {
+    /// Launches that succeeded.
+    pub launches: u64,
+    /// Launches that failed.
+    pub errors: u64,
+    /// CUDA kernels in the launched graphs. They are not observed but derived from how the graphs were built.
+    pub derived: u64,
+    /// Launches of graphs whose construction was not observed.
+    pub unknown: u64,
+    /// CUDA kernels that were captured into a graph instead of being run.
+    pub captured: u64,
+}
+
+impl GraphLaunches {
+    /// Counts the launch of a graph; `kernels` is its number of CUDA kernels, if known.
+    pub(crate) fn launch(&mut self, kernels: Option<u64>) {
+        self.launches += 1;
+        match kernels {
+            Some(kernels) => self.derived = self.derived.saturating_add(kernels),
+            None => self.unknown += 1,
+        }
+    }
+
+    pub(crate) fn capture(&mut self, kernels: u64) {
+        self.captured = self.captured.saturating_add(kernels);
+    }
+
+    pub(crate) fn add_row(&mut self, row: &GraphCounts) {
+        let &GraphCounts { launches, errors, derived, unknown, captured, .. } = row;
+        self.add(&Self { launches, errors, derived, unknown, captured });
+    }
+
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.launches += more.launches;
+        self.errors += more.errors;
+        self.derived = self.derived.saturating_add(more.derived);
+        self.unknown += more.unknown;
+        self.captured = self.captured.saturating_add(more.captured);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(name: &str, launches: u64, grid: u32) -> KernelLaunches {
+        let grid = Some(([grid, 1, 1], [grid, 1, 1]));
+        let totals = LaunchTotals { launches, grid, ..LaunchTotals::default() };
+        KernelLaunches { kernel: name.to_owned(), streams: 1, totals }
+    }
+
+    #[test]
+    fn rows_of_one_kernel_are_summed_and_the_most_launched_come_first() {
+        let mut kernels = vec![kernel("b", 1, 8), kernel("a", 2, 1), kernel("b", 4, 2), kernel("c", 2, 1)];
+        sum_up(&mut kernels);
+        let got: Vec<_> = kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches, k.streams)).collect();
+        assert_eq!(got, [("b", 5, 2), ("a", 2, 1), ("c", 2, 1)]);
+        assert_eq!(kernels[0].totals.grid, Some(([2, 1, 1], [8, 1, 1])));
+    }
+
+    #[test]
+    fn a_stream_counts_once_for_a_kernel_with_several_handles() {
+        let process = ProcessKey { tgid: gpuprobe_event::Tgid(1), instance: 1 };
+        let row = |handle, stream| LaunchCounts {
+            process,
+            handle,
+            kernel: None,
+            stream,
+            totals: LaunchTotals { launches: 1, ..LaunchTotals::default() },
+        };
+        let kernels = by_kernel(&[row(1, 7), row(2, 7), row(1, 8)]);
+        assert_eq!((kernels.len(), kernels[0].streams, kernels[0].totals.launches), (1, 2, 3));
+    }
+
+    #[test]
+    fn kernels_below_the_top_are_summed_in_one_row() {
+        let mut kernels: Vec<_> = (0..30).map(|i| kernel(&format!("k{i:02}"), 100 - i, 1)).collect();
+        kernels.push(kernel("other", 1, 1));
+        let top = top(&kernels, 20);
+        let all = |kernels: &[KernelLaunches]| kernels.iter().map(|k| k.totals.launches).sum::<u64>();
+        assert_eq!((top.len(), all(&top)), (21, all(&kernels)));
+        assert_eq!(top[0].kernel, "other", "the sum of eleven kernels is the largest");
+        assert_eq!(super::top(&kernels[..20], 20).len(), 20);
+    }
+}

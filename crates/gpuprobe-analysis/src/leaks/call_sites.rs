@@ -1,0 +1,317 @@
+//! Call sites as people distinguish them. Stacks that read the same are one call site, no matter how many addresses
+//! they have. A call site is named after the function that requested the memory, not after the library functions that
+//! it called to get it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use gpuprobe_event::{Api, Frame, SiteId, catalogue};
+use serde::Serialize;
+
+/// CUDA libraries: their frames are never the name of a call site.
+const CUDA_LIBRARIES: [&str; 4] = ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-"];
+/// Prefixes of the runtime's internal functions when it is linked statically.
+const STATIC_RUNTIME: [&str; 3] = ["__cudart", "libcudart_static_", "cudart::"];
+/// Prefixes of template libraries, which allocate on behalf of their callers.
+const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub::"];
+
+/// A call site: one stack of an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Place {
+    /// The frames from the one to show outwards; empty if the stack is not known.
+    pub frames: Vec<Frame>,
+}
+
+impl Place {
+    /// The call site of a stack, innermost frame first.
+    pub fn of(mut frames: Vec<Frame>) -> Self {
+        let first = shown_frame(&frames);
+        frames.drain(..first);
+        Self { frames }
+    }
+
+    /// The function to show, with its line if known. The source file is shown without its directory.
+    pub fn name(&self) -> String {
+        self.frames.first().map_or_else(|| UNKNOWN.to_owned(), short)
+    }
+
+    /// All frames, the innermost first.
+    pub fn way(&self) -> Vec<String> {
+        self.frames.iter().map(Frame::to_string).collect()
+    }
+}
+
+/// A frame without the directory of its source file.
+fn short(frame: &Frame) -> String {
+    let name = |file: &String| file.rsplit('/').next().unwrap_or(file).to_owned();
+    Frame { file: frame.file.as_ref().map(name), ..frame.clone() }.to_string()
+}
+
+/// The name of the call site of allocations whose stack is not known.
+pub const UNKNOWN: &str = "unknown";
+
+/// The index of the frame to show: the first with a known function that is neither in a CUDA library nor in a template
+/// library; or else the first outside of CUDA libraries; or else the first.
+fn shown_frame(frames: &[Frame]) -> usize {
+    let outside = |f: &Frame| !is_of_cuda(f);
+    let is_program = |f: &Frame| {
+        let is_template = |name: &String| TEMPLATE_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
+        outside(f) && f.function.as_ref().is_some_and(|name| !is_template(name))
+    };
+    let found = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
+    found(&is_program).or_else(|| found(&outside)).unwrap_or(0)
+}
+
+fn is_of_cuda(frame: &Frame) -> bool {
+    let in_library = |module: &String| CUDA_LIBRARIES.iter().any(|library| module.starts_with(library));
+    let is_runtime = |name: &String| {
+        STATIC_RUNTIME.iter().any(|prefix| name.starts_with(prefix))
+            || [Api::Runtime, Api::Driver].iter().any(|api| catalogue().lookup(*api, None, name).is_some())
+    };
+    frame.module.as_ref().is_some_and(in_library) || frame.function.as_ref().is_some_and(is_runtime)
+}
+
+/// The number of a call site, in the order of discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct CallSiteId(u64);
+
+/// Maps the site ids of the BPF side to call sites.
+#[derive(Clone, Debug, Default)]
+pub struct CallSites {
+    of_site: HashMap<SiteId, CallSiteId>,
+    by_stack: HashMap<Vec<String>, CallSiteId>,
+    call_sites: HashMap<CallSiteId, Arc<Place>>,
+    found: u64,
+}
+
+impl CallSites {
+    /// Whether the stack of a site has been set.
+    pub fn is_named(&self, site: SiteId) -> bool {
+        self.of_site.contains_key(&site)
+    }
+
+    /// Sets the stack of a site, innermost frame first.
+    pub fn name(&mut self, site: SiteId, frames: Vec<Frame>) {
+        let call_site = Place::of(frames);
+        let id = *self.by_stack.entry(call_site.way()).or_insert_with(|| {
+            self.found += 1;
+            CallSiteId(self.found)
+        });
+        self.call_sites.entry(id).or_insert_with(|| Arc::new(call_site));
+        self.of_site.insert(site, id);
+    }
+
+    /// The call site of a site id; `None` if its stack has not been set.
+    pub fn of(&self, site: SiteId) -> Option<CallSiteId> {
+        self.of_site.get(&site).copied()
+    }
+
+    pub fn get(&self, id: CallSiteId) -> Option<&Arc<Place>> {
+        self.call_sites.get(&id)
+    }
+
+    /// Forgets all other sites, and the call sites that only they belong to.
+    pub fn keep(&mut self, sites: &HashSet<SiteId>) {
+        self.of_site.retain(|site, _| sites.contains(site));
+        let used: HashSet<CallSiteId> = self.of_site.values().copied().collect();
+        self.call_sites.retain(|id, _| used.contains(id));
+        self.by_stack.retain(|_, id| used.contains(id));
+    }
+}
+
+/// Distinct names for call sites that are shown together. If several have the same first frame, for example because
+/// they allocate through one function, the next frames in which they differ are appended.
+pub fn distinct_names(call_sites: &[Arc<Place>]) -> Vec<String> {
+    let stacks: Vec<Vec<String>> =
+        call_sites.iter().map(|call_site| call_site.frames.iter().map(short).collect()).collect();
+    let mut names: Vec<String> = call_sites.iter().map(|call_site| call_site.name()).collect();
+    // groups of call sites whose first frames are equal, with the number of these frames
+    let mut groups = vec![(0, (0..call_sites.len()).collect::<Vec<_>>())];
+    while let Some((from, group)) = groups.pop() {
+        let at = |index: usize, i: usize| stacks[index].get(i);
+        let longest = group.iter().map(|index| stacks[*index].len()).max().unwrap_or_default();
+        let differs = |i: &usize| group.iter().any(|index| at(*index, *i) != at(group[0], *i));
+        let Some(i) = (from..longest).find(differs) else { continue };
+        let mut parts: HashMap<Option<&String>, Vec<usize>> = HashMap::new();
+        group.iter().for_each(|index| parts.entry(at(*index, i)).or_default().push(*index));
+        for (caller, part) in parts {
+            if let Some(caller) = caller.filter(|_| i > 0) {
+                part.iter().for_each(|index| names[*index] += &format!(" < {caller}"));
+            }
+            groups.push((i + 1, part));
+        }
+    }
+    number_alike(&mut names, call_sites);
+    names
+}
+
+/// Appends numbers to equal names. The numbers follow the order of the stacks, because the order in the list changes.
+pub fn number_alike(names: &mut [String], call_sites: &[Arc<Place>]) {
+    let mut order: Vec<usize> = (0..names.len().min(call_sites.len())).collect();
+    order.sort_by_cached_key(|i| call_sites[*i].way());
+    let mut taken: HashSet<String> = names.iter().cloned().collect();
+    let mut seen = HashSet::new();
+    for i in order {
+        if seen.insert(names[i].clone()) {
+            continue;
+        }
+        let free = (2_u64..).map(|n| format!("{} #{n}", names[i])).find(|name| !taken.contains(name));
+        if let Some(name) = free {
+            taken.insert(name.clone());
+            names[i] = name;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: &str, module: &str, line: u32) -> Frame {
+        Frame {
+            address: u64::from(line),
+            function: (!function.is_empty()).then(|| function.to_owned()),
+            offset: u64::from(line),
+            module: Some(module.to_owned()),
+            file: (line > 0).then(|| "/src/lib/app.cc".to_owned()),
+            line: (line > 0).then_some(line),
+            inlined: false,
+        }
+    }
+
+    fn named(frames: &[Frame]) -> String {
+        Place::of(frames.to_vec()).name()
+    }
+
+    #[test]
+    fn the_name_is_the_function_that_requested_the_memory() {
+        let cases: &[(&[Frame], &str)] = &[
+            (&[frame("load", "app", 3), frame("main", "app", 9)], "load (app.cc:3)"),
+            (&[frame("cudaMalloc", "libcudart.so.12", 0), frame("load", "app", 3)], "load (app.cc:3)"),
+            (
+                &[frame("", "libcudart.so.12", 0), frame("", "libcuda.so.1", 0), frame("load", "app", 3)],
+                "load (app.cc:3)",
+            ),
+            (
+                &[frame("cudaMalloc", "app", 0), frame("__cudart1234", "app", 0), frame("load", "app", 3)],
+                "load (app.cc:3)",
+            ),
+            (
+                &[frame("thrust::device_vector<int>::allocate()", "app", 7), frame("load", "app", 3)],
+                "load (app.cc:3)",
+            ),
+            (
+                &[frame("", "libcublas.so.12", 0), frame("cublasCreate_v2", "libcublas.so.12", 0)],
+                "cublasCreate_v2+0x0 (libcublas.so.12)",
+            ),
+            (&[frame("", "libcuda.so.1", 0), frame("", "app", 0)], "app+0x0"),
+            (&[frame("cuMemAlloc_v2", "libcuda.so.1", 0)], "cuMemAlloc_v2+0x0 (libcuda.so.1)"),
+            (&[frame("std::allocate()", "app", 0)], "std::allocate()+0x0 (app)"),
+            (&[], "unknown"),
+        ];
+        for (frames, name) in cases {
+            assert_eq!(named(frames), *name);
+        }
+    }
+
+    #[test]
+    fn stacks_that_read_the_same_are_one_call_site() {
+        let mut call_sites = CallSites::default();
+        let stack = |address| vec![Frame { address, ..frame("load", "app", 3) }, frame("main", "app", 9)];
+        call_sites.name(SiteId(1), stack(0x10));
+        call_sites.name(SiteId(2), [vec![frame("", "libcuda.so.1", 0)], stack(0x20)].concat());
+        call_sites.name(SiteId(3), vec![frame("load", "app", 3), frame("main", "app", 10)]);
+        call_sites.name(SiteId(4), vec![]);
+        call_sites.name(SiteId(5), vec![]);
+        let of = |site| call_sites.of(SiteId(site)).unwrap();
+        assert_eq!((of(1), of(4)), (of(2), of(5)));
+        assert_ne!(of(1), of(3));
+        assert!(call_sites.is_named(SiteId(5)) && !call_sites.is_named(SiteId(6)));
+        assert_eq!(
+            call_sites.get(of(2)).unwrap().way(),
+            ["load (/src/lib/app.cc:3)", "main (/src/lib/app.cc:9)"]
+        );
+
+        call_sites.keep(&HashSet::from([SiteId(2), SiteId(6)]));
+        assert!(
+            call_sites.of(SiteId(1)).is_none()
+                && call_sites.call_sites.len() == 1
+                && call_sites.by_stack.len() == 1
+        );
+        let kept = call_sites.of(SiteId(2));
+        call_sites.name(SiteId(7), stack(0x30));
+        assert_eq!(call_sites.of(SiteId(7)), kept);
+    }
+
+    #[test]
+    fn call_sites_of_one_function_are_named_with_their_callers() {
+        let call_site = |frames: &[Frame]| Arc::new(Place::of(frames.to_vec()));
+        let (get, main) = (frame("get", "app", 3), frame("main", "app", 9));
+        let shown = distinct_names(&[
+            call_site(&[get.clone(), frame("pool", "app", 4), frame("load", "app", 5), main.clone()]),
+            call_site(&[get.clone(), frame("pool", "app", 4), frame("save", "app", 6), main.clone()]),
+            call_site(&[main]),
+        ]);
+        assert_eq!(
+            shown,
+            ["get (app.cc:3) < load (app.cc:5)", "get (app.cc:3) < save (app.cc:6)", "main (app.cc:9)"]
+        );
+    }
+
+    #[test]
+    fn no_two_call_sites_have_the_same_name() {
+        let call_site = |names: &[&str]| {
+            let frames = names.iter().enumerate().map(|(i, name)| frame(name, "app", i as u32 + 1));
+            Arc::new(Place::of(frames.collect()))
+        };
+        let folder = |folder: &str| {
+            let file = Some(format!("{folder}/app.cc"));
+            Arc::new(Place::of(vec![Frame { file, ..frame("put", "app", 1) }]))
+        };
+        let call_sites = [
+            call_site(&["get", "mid", "one", "main"]),
+            call_site(&["get", "mid", "two", "main"]),
+            call_site(&["get", "alt", "three", "main"]),
+            call_site(&["get", "mid", "two", "main", "start"]),
+            folder("/b"),
+            folder("/a"),
+            folder("/c"),
+        ];
+        let expected = [
+            "get (app.cc:1) < mid (app.cc:2) < one (app.cc:3)",
+            "get (app.cc:1) < mid (app.cc:2) < two (app.cc:3)",
+            "get (app.cc:1) < alt (app.cc:2)",
+            "get (app.cc:1) < mid (app.cc:2) < two (app.cc:3) < start (app.cc:5)",
+            "put (app.cc:1) #2",
+            "put (app.cc:1)",
+            "put (app.cc:1) #3",
+        ];
+        assert_eq!(distinct_names(&call_sites), expected);
+        // the order of the input does not matter
+        let (backwards, expected): (Vec<_>, Vec<_>) = call_sites.into_iter().zip(expected).rev().unzip();
+        assert_eq!(distinct_names(&backwards), expected);
+    }
+
+    #[test]
+    fn names_that_equal_generated_names_are_numbered() {
+        let bare = |function: &str| Frame {
+            function: Some(function.to_owned()),
+            module: Some("app".to_owned()),
+            ..Frame::default()
+        };
+        let call_site = |names: &[&str]| Arc::new(Place::of(names.iter().map(|name| bare(name)).collect()));
+        let call_sites = [
+            call_site(&["get", "one"]),
+            call_site(&["get", "two"]),
+            call_site(&["get+0x0 (app) < one"]),
+            call_site(&["main"]),
+        ];
+        let names = distinct_names(&call_sites);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), call_sites.len(), "{names:?}");
+        let mut names = ["a", "a", "a #2", "b"].map(str::to_owned);
+        number_alike(&mut names, &call_sites);
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), 4, "{names:?}");
+        assert!(names.contains(&"a #3".to_owned()) && names.contains(&"b".to_owned()), "{names:?}");
+    }
+}

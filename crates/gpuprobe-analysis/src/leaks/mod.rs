@@ -1,0 +1,8 @@
+//! Live memory by process and call site over time, and which call sites leak.
+
+pub mod call_sites;
+pub mod history;
+pub mod live_memory;
+mod verdict;
+
+pub use self::verdict::{Growth, Judgement, Life, Rules, Verdict, judge};

@@ -1,0 +1,78 @@
+//! Failed calls by function and error name.
+
+use std::collections::BTreeMap;
+
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Api, Call};
+use serde::Serialize;
+
+/// Failures of one function with one error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ErrorCount {
+    pub api: Api,
+    pub function: Name,
+    pub error: Name,
+    pub count: u64,
+    /// How many of these were outermost calls, whose error the program itself received. The others happened inside
+    /// another call, which may have returned the error or handled it.
+    pub outermost: u64,
+}
+
+/// Pairs of function and error with a row of their own. A recorded trace has fewer; the bound is for forged files.
+const MOST: usize = 1 << 13;
+/// The name of the row for all other pairs.
+const OTHERS: Name = Name::Borrowed("(others)");
+
+/// Failures by function and error.
+#[derive(Debug, Default)]
+pub(crate) struct Errors {
+    counts: BTreeMap<(Api, Name, Name), (u64, u64)>,
+}
+
+impl Errors {
+    pub(crate) fn feed(&mut self, call: &Call) {
+        if !call.failed() {
+            return;
+        }
+        let status = call.status.unwrap_or(0);
+        let error = call.error.clone().unwrap_or_else(|| Name::Owned(format!("status {status}")));
+        let mut key = (call.api, call.name.clone(), error);
+        if self.counts.len() >= MOST && !self.counts.contains_key(&key) {
+            (key.1, key.2) = (OTHERS, OTHERS);
+        }
+        let (all, outermost) = self.counts.entry(key).or_default();
+        *all += 1;
+        *outermost += u64::from(call.parent.is_none());
+    }
+
+    /// The most frequent first.
+    pub(crate) fn report(&self) -> Vec<ErrorCount> {
+        let row = |((api, function, error), &(count, outermost)): (&(Api, Name, Name), &(u64, u64))| {
+            ErrorCount { api: *api, function: function.clone(), error: error.clone(), count, outermost }
+        };
+        let mut rows: Vec<_> = self.counts.iter().map(row).collect();
+        rows.sort_by_key(|e| std::cmp::Reverse((e.outermost, e.count)));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{call, inside};
+
+    #[test]
+    fn a_failure_inside_another_call_is_not_an_outermost_failure() {
+        let mut errors = Errors::default();
+        let inner = call(Api::Driver, "cuMemAlloc_v2", 2);
+        errors.feed(&inside(Call { error: Some(Name::Borrowed("CUDA_ERROR_OUT_OF_MEMORY")), ..inner }, 1));
+        errors.feed(&call(Api::Runtime, "cudaMalloc", 2));
+        errors.feed(&call(Api::Runtime, "cudaEventQuery", 600));
+        let report = errors.report();
+        let got: Vec<_> =
+            report.iter().map(|e| (e.function.as_ref(), e.error.as_ref(), e.count, e.outermost)).collect();
+        let expected =
+            [("cudaMalloc", "status 2", 1, 1), ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY", 1, 0)];
+        assert_eq!(got, expected);
+    }
+}

@@ -1,0 +1,195 @@
+//! Calls by function: counts, errors, times, and bytes moved.
+
+use std::collections::HashMap;
+
+use gpuprobe_event::event::Name;
+use gpuprobe_event::{Api, Call, Class, Outcome};
+use serde::Serialize;
+
+use crate::stats::distribution::{Bucket, Distribution};
+
+/// The calls of one function. Calls made inside another call are counted as well, in the row of their own function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionSummary {
+    pub api: Api,
+    /// The exported name.
+    pub name: Name,
+    /// Calls that returned, and those whose return is not recorded.
+    pub calls: u64,
+    /// How many of `calls` failed.
+    pub errors: u64,
+    /// How many of `calls` have no recorded return.
+    pub unobserved: u64,
+    /// Calls that did not return before their process or the recording ended. Not part of `calls`.
+    pub unfinished: u64,
+    /// Time inside the calls that returned.
+    pub total_ns: u64,
+    /// The shortest call; 0 if none returned.
+    pub min_ns: u64,
+    /// The longest call; 0 if none returned.
+    pub max_ns: u64,
+    /// Bytes moved by copies and memsets, counted at the outermost call.
+    pub bytes: u64,
+    /// The median time of the calls that returned.
+    pub p50_ns: Option<u64>,
+    /// The 99th percentile of their times.
+    pub p99_ns: Option<u64>,
+    /// Histogram of their times.
+    pub latency: Vec<Bucket>,
+    pub class: Class,
+}
+
+impl FunctionSummary {
+    /// The mean time of the calls that returned.
+    pub fn mean_ns(&self) -> Option<u64> {
+        self.total_ns.checked_div(self.calls - self.unobserved)
+    }
+}
+
+/// Functions with a row of their own. All libraries together have fewer; the bound is for forged files.
+const MOST: usize = 1 << 13;
+/// The name of the row for all other functions.
+const OTHERS: Name = Name::Borrowed("(others)");
+
+/// Calls by function.
+#[derive(Debug, Default)]
+pub(crate) struct Functions {
+    by_name: HashMap<(Api, Name), (FunctionSummary, Distribution)>,
+}
+
+impl Functions {
+    pub(crate) fn feed(&mut self, call: &Call) {
+        let mut key = (call.api, call.name.clone());
+        if self.by_name.len() >= MOST && !self.by_name.contains_key(&key) {
+            key.1 = OTHERS;
+        }
+        let (row, latency) = self
+            .by_name
+            .entry(key)
+            .or_insert_with_key(|(_, name)| (empty_row(call, name.clone()), Distribution::default()));
+        if call.outcome == Outcome::Unfinished {
+            row.unfinished += 1;
+            return;
+        }
+        match call.duration_ns() {
+            Some(ns) => {
+                let first = row.calls == row.unobserved;
+                row.min_ns = if first { ns } else { row.min_ns.min(ns) };
+                row.max_ns = row.max_ns.max(ns);
+                row.total_ns = row.total_ns.saturating_add(ns);
+                latency.add(ns);
+            }
+            None => row.unobserved += 1,
+        }
+        row.calls += 1;
+        row.errors += u64::from(call.failed());
+        // sizes are arguments of the process, so their sum may overflow
+        row.bytes = row.bytes.saturating_add(call.moved_bytes());
+    }
+
+    /// The rows, sorted by total time, longest first.
+    pub(crate) fn report(&self) -> Vec<FunctionSummary> {
+        let row = |(row, latency): &(FunctionSummary, Distribution)| FunctionSummary {
+            // the shortest and the longest time are exact, buckets are not
+            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            latency: latency.buckets().collect(),
+            ..row.clone()
+        };
+        let mut rows: Vec<_> = self.by_name.values().map(row).collect();
+        rows.sort_unstable_by(|a, b| {
+            let key =
+                |f: &FunctionSummary| (std::cmp::Reverse(f.total_ns), std::cmp::Reverse(f.calls), f.api);
+            key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+        });
+        rows
+    }
+}
+
+fn empty_row(call: &Call, name: Name) -> FunctionSummary {
+    FunctionSummary {
+        api: call.api,
+        name,
+        class: call.class,
+        calls: 0,
+        errors: 0,
+        unfinished: 0,
+        unobserved: 0,
+        total_ns: 0,
+        min_ns: 0,
+        max_ns: 0,
+        bytes: 0,
+        p50_ns: None,
+        p99_ns: None,
+        latency: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::counters::CopyDirection;
+
+    use super::*;
+    use crate::samples::{alloc, call, copy, nested, took, unfinished};
+
+    #[test]
+    fn calls_errors_and_times_add_up_per_function() {
+        let mut functions = Functions::default();
+        functions.feed(&took(call(Api::Runtime, "cudaMalloc", 0), 30));
+        functions.feed(&took(call(Api::Runtime, "cudaMalloc", 2), 10));
+        functions.feed(&unfinished(call(Api::Runtime, "cudaMalloc", 0)));
+        functions.feed(&took(call(Api::Driver, "cuMemAlloc_v2", 0), 99));
+        let report = functions.report();
+        assert_eq!(report.len(), 2);
+        assert_eq!(report[0].name, "cuMemAlloc_v2");
+        let malloc = &report[1];
+        assert_eq!((malloc.calls, malloc.errors, malloc.unfinished), (2, 1, 1));
+        assert_eq!((malloc.total_ns, malloc.min_ns, malloc.max_ns), (40, 10, 30));
+        assert_eq!(malloc.mean_ns(), Some(20));
+    }
+
+    #[test]
+    fn bytes_are_the_bytes_moved_by_copies() {
+        let copied = |bytes, status| copy(CopyDirection::HostToDevice, bytes, status);
+        let inner = nested(Call { api: Api::Driver, name: "cuMemcpy".into(), ..copied(0, 0) }, 1);
+        let mut functions = Functions::default();
+        let calls = [inner, copied(100, 0), copied(20, 0), copied(7, 1), unfinished(copied(9, 0))];
+        calls.iter().for_each(|call| functions.feed(call));
+        functions.feed(&alloc(0x10, 4096, 10));
+        let report = functions.report();
+        let bytes = |name: &str| report.iter().find(|f| f.name == name).map(|f| f.bytes);
+        assert_eq!((bytes("cudaMemcpy"), bytes("cuMemcpy")), (Some(120), Some(0)));
+        assert_eq!(bytes("cudaMalloc"), Some(0), "allocated bytes are counted by process");
+    }
+
+    #[test]
+    fn not_ready_is_no_error_and_an_unfinished_call_has_no_mean() {
+        let mut functions = Functions::default();
+        functions.feed(&took(call(Api::Runtime, "cudaStreamQuery", 600), 5));
+        functions.feed(&unfinished(call(Api::Runtime, "cudaDeviceSynchronize", 0)));
+        let report = functions.report();
+        assert_eq!((report[0].name.as_ref(), report[0].errors), ("cudaStreamQuery", 0));
+        assert_eq!((report[1].mean_ns(), report[1].min_ns), (None, 0));
+    }
+
+    #[test]
+    fn names_beyond_the_bound_share_a_row() {
+        let mut functions = Functions::default();
+        for i in 0..MOST + 100 {
+            functions.feed(&Call { name: Name::Owned(format!("f{i}")), ..call(Api::Runtime, "f", 0) });
+        }
+        let report = functions.report();
+        let others = report.iter().find(|f| f.name == OTHERS).unwrap();
+        assert_eq!((report.len(), others.calls), (MOST + 1, 100));
+    }
+
+    #[test]
+    fn rows_of_equal_time_have_a_fixed_order() {
+        let mut functions = Functions::default();
+        for name in ["b", "a", "c"] {
+            functions.feed(&took(call(Api::Runtime, name, 0), 7));
+        }
+        let names: Vec<_> = functions.report().into_iter().map(|f| f.name).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+    }
+}

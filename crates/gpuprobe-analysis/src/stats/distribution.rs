@@ -1,0 +1,112 @@
+//! A histogram of durations. A bucket is at most an eighth of its value wide, so quantiles are accurate to about 6%,
+//! and a function needs a few kilobytes no matter how many calls it has.
+
+use serde::Serialize;
+
+/// Buckets in each power of two.
+const STEPS_BITS: u32 = 3;
+const STEPS: u64 = 1 << STEPS_BITS;
+
+/// Counts of values by bucket.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distribution {
+    counts: Vec<u64>,
+    all: u64,
+}
+
+/// One bucket: values from `from` to `to`, exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bucket {
+    pub from: u64,
+    pub to: u64,
+    pub count: u64,
+}
+
+impl Distribution {
+    pub fn add(&mut self, value: u64) {
+        let at = bucket_of(value);
+        if self.counts.len() <= at {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] += 1;
+        self.all += 1;
+    }
+
+    /// The value that `of_thousand` in 1000 values do not exceed, taken as the middle of its bucket. `None` if there
+    /// are no values.
+    pub fn quantile(&self, of_thousand: u64) -> Option<u64> {
+        let wanted = (u128::from(self.all) * u128::from(of_thousand)).div_ceil(1000).max(1);
+        let mut seen = 0;
+        let at = self.counts.iter().position(|count| {
+            seen += u128::from(*count);
+            seen >= wanted
+        })?;
+        let (from, to) = (bucket_start(at), bucket_end(at));
+        Some(from + (to - from) / 2)
+    }
+
+    /// The buckets that are not empty.
+    pub fn buckets(&self) -> impl Iterator<Item = Bucket> + '_ {
+        let bucket =
+            |(at, count): (usize, &u64)| Bucket { from: bucket_start(at), to: bucket_end(at), count: *count };
+        self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(bucket)
+    }
+}
+
+/// The first `STEPS` values have a bucket each; after that every power of two is divided into `STEPS` buckets.
+fn bucket_of(value: u64) -> usize {
+    if value < STEPS {
+        return value as usize;
+    }
+    let power = value.ilog2() - STEPS_BITS;
+    let step = (value >> power) - STEPS;
+    (u64::from(power + 1) * STEPS + step) as usize
+}
+
+fn bucket_start(at: usize) -> u64 {
+    let at = at as u64;
+    if at < STEPS {
+        return at;
+    }
+    let power = at / STEPS - 1;
+    (STEPS + at % STEPS).checked_shl(power as u32).unwrap_or(u64::MAX)
+}
+
+fn bucket_end(at: usize) -> u64 {
+    // the upper bound of the last bucket does not fit into a u64
+    if at + 1 >= bucket_of(u64::MAX) { u64::MAX } else { bucket_start(at + 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_is_in_its_bucket() {
+        let around = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + 1, 3 << (bit / 2)]);
+        for value in around.chain([0, 5, 1000, u64::MAX - 1, u64::MAX]) {
+            let at = bucket_of(value);
+            assert!(bucket_start(at) <= value && value <= bucket_end(at), "{value}");
+            assert!(at == 0 || bucket_end(at - 1) <= value || at >= bucket_of(u64::MAX) - 1, "{value}");
+        }
+    }
+
+    #[test]
+    fn quantiles_are_close() {
+        let mut distribution = Distribution::default();
+        assert_eq!(distribution.quantile(500), None);
+        (1..=10_000).for_each(|value| distribution.add(value));
+        for (of_thousand, expected) in [(500, 5000.0), (990, 9900.0), (1, 10.0), (1000, 10_000.0)] {
+            let found = distribution.quantile(of_thousand).unwrap() as f64;
+            assert!((found / expected - 1.0).abs() < 0.07, "{of_thousand}: {found}");
+        }
+        assert_eq!(distribution.buckets().map(|bucket| bucket.count).sum::<u64>(), 10_000);
+    }
+
+    #[test]
+    fn one_value_is_every_quantile() {
+        let mut distribution = Distribution::default();
+        distribution.add(3);
+        assert_eq!([1, 500, 1000].map(|q| distribution.quantile(q)), [Some(3); 3]);
+    }
+}
