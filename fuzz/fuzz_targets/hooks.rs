@@ -23,10 +23,10 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     for function in FUNCTIONS {
-        hooks.of_kernel(function);
+        hooks.linux_hook(function);
     }
     let ours = hooks.libraries().iter().map(|hook| &hook.signature);
-    for signature in ours.chain(hooks.kernel().iter().map(|hook| &hook.signature)) {
+    for signature in ours.chain(hooks.linux().iter().map(|hook| &hook.signature)) {
         // names of rows are never freed, and this one is empty
         let row = signature.row(FunctionId(1), Api::Hook, "");
         let roles = [row.roles.size, row.roles.ptr, row.roles.stream];

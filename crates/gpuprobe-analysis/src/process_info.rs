@@ -2,8 +2,8 @@
 
 use gpuprobe_event::{Container, GpuNumbers, Tgid};
 
-use crate::gpu_ops::command_series::Asked;
-use crate::gpu_ops::cuda_kernel_series::Launched;
+use crate::gpu_ops::command_series::KernelModuleRequests;
+use crate::gpu_ops::cuda_kernel_series::LaunchTracker;
 
 /// What is known about a process besides its counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,9 +17,9 @@ pub struct ProcessInfo {
     /// The host's numbers of the GPUs that the process sees.
     pub gpus: GpuNumbers,
     /// Its launches as of the last update.
-    pub launched: Launched,
+    pub launched: LaunchTracker,
     /// Its requests to the NVIDIA kernel module as of the last update.
-    pub asked: Asked,
+    pub requests: KernelModuleRequests,
 }
 
 impl ProcessInfo {

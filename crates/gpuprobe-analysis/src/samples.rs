@@ -111,6 +111,6 @@ pub(crate) fn process(change: ProcessChange, at_ns: u64, exit_status: Option<i32
         ns_pid: None,
         container: None,
         exit_status,
-        held: Vec::new(),
+        live: Vec::new(),
     }
 }

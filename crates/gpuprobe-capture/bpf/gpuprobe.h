@@ -105,21 +105,21 @@ enum gp_loss {
 	GP_LOSS_CAUSES,
 };
 
-enum gp_place_kind : __u8 {
+enum gp_arg_loc_kind : __u8 {
 	GP_NOWHERE,
 	GP_IN_REGISTER,
 	GP_ON_STACK,
 };
 
 /* The location of an argument at entry: a register, or a word counted from the first stack argument. */
-struct gp_place {
+struct gp_arg_loc {
 	__u8 kind;
 	__u8 index;
 };
 
 /* A word to read through a pointer argument when the call returns. */
 struct gp_out {
-	struct gp_place place;
+	struct gp_arg_loc loc;
 	__u8 offset;
 	__u8 bytes;
 };
@@ -157,7 +157,7 @@ enum gp_memory_op : __u8 {
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
 	/* identifies one of the process's GPUs: 16 bytes of a UUID, or its PCI address as text */
-	GP_DEVICE_TOLD,
+	GP_DEVICE_IDENTITY,
 };
 
 /* How the bytes of a call follow from its arguments; a and b are gp_function.size_a and size_b. */
@@ -209,7 +209,7 @@ enum gp_function_flags {
 	GP_POINTER_IS_ARGUMENT = 8,
 	/* the pointee is text up to a NUL */
 	GP_TEXT = 16,
-	/* `kernel` is the location of the CUDA kernel handle that is launched */
+	/* `cuda_kernel` is the location of the CUDA kernel handle that is launched */
 	GP_LAUNCH = 32,
 	/* a successful call gives a handle its name, or makes it an alias of another handle */
 	GP_NAMES = 64,
@@ -228,7 +228,7 @@ enum gp_function_flags {
 	/* the status is a whole word */
 	GP_WIDE = 8192,
 	/* the address or handle that it produces is its result, not outs[0]; a result of 0 is a failure */
-	GP_GIVES_RESULT = 16384,
+	GP_OUTPUT_IS_RESULT = 16384,
 	/* the status is the last of outs, not the result */
 	GP_ERROR_IS_OUT = 32768,
 	/*
@@ -237,7 +237,7 @@ enum gp_function_flags {
 	 */
 	GP_ENTRY_ONLY = 65536,
 	/* its probes are about to be detached: new calls are ignored, open calls still return */
-	GP_PAUSED = 131072,
+	GP_DETACHING = 131072,
 	/* it may run any code before it returns: it takes a callback, or the user named it */
 	GP_RUNS_CODE = 262144,
 };
@@ -254,14 +254,14 @@ struct gp_function {
 	/* gp_size_rule, with its operands a and b: how many bytes are allocated or moved */
 	__u8 size_rule;
 	__u8 size_scale;
-	struct gp_place size_a;
-	struct gp_place size_b;
+	struct gp_arg_loc size_a;
+	struct gp_arg_loc size_b;
 	struct gp_extent extent;
 	/* the address that is freed, registered, mapped or unmapped; a context; or where an answer is written
 	 */
-	struct gp_place pointer;
+	struct gp_arg_loc pointer;
 	/* the argument whose target is copied into gp_call.pointee at the entry, and how many bytes */
-	struct gp_place pointee;
+	struct gp_arg_loc pointee;
 	__u8 pointee_bytes;
 	/* how many argument words on the stack are read; for a tracepoint, how many arguments it has in all
 	 */
@@ -269,17 +269,17 @@ struct gp_function {
 	/* how many of `out` are used */
 	__u8 outs;
 	/* gp_memory_op */
-	__u8 op;
+	__u8 memory_op;
 	/*
 	 * the CUDA kernel handle that is launched or named (for a mapping, the handle of the physical
 	 * memory), its name, and the handle that it is an alias of
 	 */
-	struct gp_place kernel;
-	struct gp_place name;
-	struct gp_place alias;
+	struct gp_arg_loc cuda_kernel;
+	struct gp_arg_loc name;
+	struct gp_arg_loc alias;
 	/* the GPU that a context is created on, or that is queried */
-	struct gp_place device;
-	struct gp_task task;
+	struct gp_arg_loc device;
+	struct gp_op_desc op_desc;
 	struct gp_out out[GP_OUTS];
 	__u16 reserved;
 };
@@ -288,7 +288,7 @@ struct gp_function {
 enum gp_record_kind : __u16 {
 	GP_RECORD_CALL = 1,
 	GP_RECORD_PROCESS,
-	GP_RECORD_HOLD,
+	GP_RECORD_PAUSE,
 	GP_RECORD_NAME,
 	GP_RECORD_STACK,
 	/* the stack of an allocation whose call site is not known yet */
@@ -311,7 +311,7 @@ enum gp_call_flags : __u16 {
 	/* the text is longer than what was read */
 	GP_CUT_TEXT = 512,
 	/* an enclosing call is counted as the same GPU operation */
-	GP_NESTED_WORK = 1024,
+	GP_NESTED_OP = 1024,
 	/* the operation became part of a graph and was not run */
 	GP_CAPTURED = 2048,
 	/* the bytes come from calls inside this one, because its own arguments do not contain them */
@@ -359,7 +359,7 @@ struct gp_call {
 	 * it is sent or counted. A call of a state-only probe is neither, and is not the parent of other
 	 * calls.
 	 */
-	__u8 is_told;
+	__u8 reported;
 	/* a call inside it failed, and that failure was counted */
 	__u8 inner_failed;
 	/* gp_space of the memory that is allocated or freed */
@@ -374,13 +374,13 @@ struct gp_call {
 	__u64 return_address;
 	/* the call site of the memory that is allocated or freed */
 	__u32 site;
-	/* system calls that it made on NVIDIA devices, at most GP_MOST_ENTERED; driver_ns is their time */
+	/* system calls that it made on NVIDIA devices, at most GP_MOST_ENTERED; device_ns is their time */
 	__u16 entered;
 	/* gp_effect */
 	__u8 effect;
 	/* gp_space of the memory that an allocation replaced */
 	__u8 replaced_space;
-	__u64 driver_ns;
+	__u64 device_ns;
 	__u64 registers[GP_REGISTERS];
 	__u64 out[GP_OUTS];
 	union gp_stack_words stack;
@@ -431,9 +431,9 @@ struct gp_count {
 	__u64 total_ns;
 	/* calls that made system calls on NVIDIA devices, and their time in these */
 	__u64 entered;
-	__u64 driver_ns;
+	__u64 device_ns;
 	/* calls of which only the entry is probed: these are in no bucket */
-	__u64 tallied;
+	__u64 entry_count;
 	__u64 latency[GP_BUCKETS];
 };
 

@@ -80,7 +80,7 @@ impl Ring {
     pub fn name_kernel(&mut self, handle: u64, name: &str) {
         let raw = gp_name_record {
             kind: number::RECORD_NAME,
-            how: number::NAME_TOLD,
+            how: number::NAME_KNOWN,
             tgid: self.process.tgid.0,
             instance: self.process.instance,
             library: DRIVER,

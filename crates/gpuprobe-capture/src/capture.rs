@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, Target};
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, LaunchCounts, ProcessKey, ProcessMemory,
-    SiteMemory, ToldGpu, WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, GpuIdentity, GpuOpRows, LaunchCounts, ProcessKey,
+    ProcessMemory, SiteMemory,
 };
 use gpuprobe_event::{
     Api, Call, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
@@ -19,8 +19,8 @@ use gpuprobe_event::{
 use libbpf_rs::{MapCore, MapFlags};
 
 use crate::attach::attacher::Attacher;
-use crate::attach::linux::linux_functions::{KernelTier, ProbedFunctions};
-use crate::attach::linux::xid_source::XidWay;
+use crate::attach::linux::linux_functions::{LinuxTier, ProbedFunctions};
+use crate::attach::linux::xid_source::XidSource;
 use crate::attach::uprobe::library::Attached;
 use crate::error::CaptureError;
 use crate::host::clock::{Clock, monotonic_ns};
@@ -28,16 +28,16 @@ use crate::host::support::{Tier, support};
 use crate::host::urgency::Urgent;
 use crate::load::collect::{Collect, CountedOps};
 use crate::load::config::CaptureConfig;
-use crate::load::hooks::{KernelHook, TracepointHook, Unprobed};
+use crate::load::hooks::{LinuxFunctionHook, TracepointHook, Unprobed};
 use crate::load::loader::load;
 use crate::load::requirements::check;
-use crate::ring::batch::{Answer, Batch, Ending, Hold};
+use crate::ring::batch::{Answer, Batch, Ending, PausedProcess};
 use crate::ring::cuda_kernel_names::proven_word;
 use crate::ring::decoder::Decoder;
 use crate::ring::ring_reader::RingReader;
 use crate::stacks::call_sites::CallSites;
 use crate::stacks::resolver::FileResolver;
-use crate::tables::exited_rows::Rows;
+use crate::tables::exited_rows::ExitedRows;
 use crate::tables::process_filter::ProcessFilter;
 use crate::tables::table_reader::TableReader;
 use crate::wire::MapName;
@@ -72,9 +72,9 @@ impl Capture {
         let counted = CountedOps {
             launches: config.launches,
             copies: config.copies,
-            device_calls: config.driver,
+            device_calls: config.device_syscalls,
             rows: config.rows,
-            annotate_records: config.told,
+            annotate_records: config.annotate_records,
         };
         let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
         let clock = Clock::start();
@@ -137,12 +137,12 @@ impl Capture {
         let mut all = self.take()?;
         loop {
             let more = self.take()?;
-            if more.calls.is_empty() && more.processes.is_empty() && more.holds.is_empty() {
+            if more.calls.is_empty() && more.processes.is_empty() && more.paused.is_empty() {
                 break;
             }
             all.calls.extend(more.calls);
             all.processes.extend(more.processes);
-            all.holds.extend(more.holds);
+            all.paused.extend(more.paused);
             all.xids.extend(more.xids);
             all.stacks += more.stacks;
         }
@@ -195,12 +195,12 @@ impl Capture {
     }
 
     /// Answers a paused process.
-    pub fn answer(&self, hold: Hold, answer: Answer) -> Result<(), CaptureError> {
-        // GP_HELD of the header
-        let value = 4 * u64::from(hold.ticket) + answer as u64;
+    pub fn answer(&self, paused: PausedProcess, answer: Answer) -> Result<(), CaptureError> {
+        // GP_PAUSE_STATE of the header
+        let value = 4 * u64::from(paused.ticket) + answer as u64;
         self.tables
-            .map(MapName::Held)?
-            .update(&hold.tgid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
+            .map(MapName::Paused)?
+            .update(&paused.tgid.0.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
             .map_err(CaptureError::bpf("answer a paused process"))
     }
 
@@ -282,7 +282,7 @@ impl Capture {
     }
 
     /// The identities of the GPUs, as the CUDA driver reported them to every process.
-    pub fn identities(&self) -> Result<Vec<ToldGpu>, CaptureError> {
+    pub fn identities(&self) -> Result<Vec<GpuIdentity>, CaptureError> {
         self.tables.identities()
     }
 
@@ -303,7 +303,7 @@ impl Capture {
     }
 
     /// GPU operations of every process, as far as they are counted.
-    pub fn work(&mut self) -> Result<WorkRows, CaptureError> {
+    pub fn gpu_ops(&mut self) -> Result<GpuOpRows, CaptureError> {
         let version = self.ring.decoder.version;
         let decoder = &mut self.ring.decoder;
         let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
@@ -316,7 +316,7 @@ impl Capture {
     }
 
     /// Removes the rows of exited processes, which makes room for others, and returns them.
-    pub fn take_rows(&mut self, exited: &HashSet<ProcessKey>) -> Result<Rows, CaptureError> {
+    pub fn take_rows(&mut self, exited: &HashSet<ProcessKey>) -> Result<ExitedRows, CaptureError> {
         let sites = self.tables.take_sites(&mut self.ring.decoder.sites, exited)?;
         let version = self.ring.decoder.version;
         let decoder = &mut self.ring.decoder;
@@ -325,7 +325,7 @@ impl Capture {
         if self.tables.counted.launch_rows() {
             exited.iter().for_each(|key| self.ring.decoder.forget(*key));
         }
-        Ok(Rows { sites, ..rows })
+        Ok(ExitedRows { sites, ..rows })
     }
 
     /// Removes the live allocations of exited processes, and returns how many there were.
@@ -380,7 +380,7 @@ impl Capture {
     }
 
     /// Whether targets with this dynamic loader are paused already while it maps libraries.
-    pub fn holds_by(&self, loader: &Loader) -> bool {
+    pub fn pauses_by(&self, loader: &Loader) -> bool {
         self.attacher.uprobes.has_loader(loader)
     }
 
@@ -391,19 +391,19 @@ impl Capture {
 
     /// Removes the probes of a function from every file, and returns whether it had any. Its calls are ignored from
     /// now on as they begin. The probes are removed later, so that calls that are open now can return first.
-    pub fn leave_out(&mut self, id: FunctionId) -> Result<bool, CaptureError> {
+    pub fn detach_function(&mut self, id: FunctionId) -> Result<bool, CaptureError> {
         self.attacher.uprobes.pause_function(id)
     }
 
     /// Attaches the probes of a function again, in every file. A file that cannot be opened is tried again the next
     /// time.
-    pub fn put_back(&mut self, id: FunctionId) -> Result<(), CaptureError> {
+    pub fn reattach_function(&mut self, id: FunctionId) -> Result<(), CaptureError> {
         self.attacher.uprobes.resume_function(id)
     }
 
     /// Updates the path by which a library's file can be opened: a path through a process's mounts ends with the
     /// process.
-    pub fn can_be_opened(&mut self, library: &Library) {
+    pub fn set_open_path(&mut self, library: &Library) {
         self.attacher.uprobes.set_open_path(library);
     }
 
@@ -416,28 +416,28 @@ impl Capture {
 /// Probes on the Linux kernel.
 impl Capture {
     /// Watches system calls on these NVIDIA device files. The configuration must have asked for it.
-    pub fn attach_driver(&mut self, devices: &[Device], collect: Collect) -> Result<(), CaptureError> {
+    pub fn attach_device_calls(&mut self, devices: &[Device], collect: Collect) -> Result<(), CaptureError> {
         self.attacher.linux.attach_device_calls(devices, collect)
     }
 
     /// Adds device files of the NVIDIA kernel module that appeared meanwhile.
-    pub fn tell_devices(&self, devices: &[Device]) -> Result<(), CaptureError> {
+    pub fn add_devices(&self, devices: &[Device]) -> Result<(), CaptureError> {
         self.attacher.linux.add_devices(devices)
     }
 
     /// How GPU errors are reported as they happen; `None` where only NVML reports them.
-    pub fn xid_way(&self) -> Option<XidWay> {
-        self.attacher.linux.xid_way()
+    pub fn xid_source(&self) -> Option<XidSource> {
+        self.attacher.linux.xid_source()
     }
 
     /// Probes functions of the Linux kernel, each by the best of these tiers that it accepts.
-    pub fn attach_functions(
+    pub fn attach_linux_functions(
         &mut self,
-        hooks: &[KernelHook],
-        tiers: &[KernelTier],
+        hooks: &[LinuxFunctionHook],
+        tiers: &[LinuxTier],
         collect: Collect,
     ) -> Result<ProbedFunctions, CaptureError> {
-        self.attacher.linux.attach_functions(hooks, tiers, collect)
+        self.attacher.linux.attach_linux_functions(hooks, tiers, collect)
     }
 
     /// Attaches to tracepoints. They must be those of the configuration with which the programs were loaded.
@@ -450,7 +450,7 @@ impl Capture {
     }
 
     /// Counts faults and migrations of unified memory; `None` if the NVIDIA kernel module cannot report them.
-    pub fn attach_unified(&mut self) -> Option<io::Result<KernelTier>> {
+    pub fn attach_unified(&mut self) -> Option<io::Result<LinuxTier>> {
         self.attacher.linux.attach_unified()
     }
 }

@@ -108,7 +108,7 @@ impl CaptureError {
 
     /// Whether the library was removed or replaced since it was found, or the process through whose mounts it was
     /// found has exited.
-    pub fn is_gone(&self) -> bool {
+    pub fn is_removed(&self) -> bool {
         matches!(self, Self::Attach { source, .. } if source.kind() == libbpf_rs::ErrorKind::NotFound)
     }
 

@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn records_of_both_rings_are_decoded_and_invalid_ones_are_counted() {
-        let raw = gp_call { kind: number::RECORD_CALL, is_told: 1, ..gp_call::default() };
+        let raw = gp_call { kind: number::RECORD_CALL, reported: 1, ..gp_call::default() };
         let call = as_bytes(&raw);
         let head = u16::try_from(call.len()).unwrap().to_le_bytes();
         let bytes = [&head[..], call, &[3, 0x80, 1, 2, 3], &[200, 0]].concat();

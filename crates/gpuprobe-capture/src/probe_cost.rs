@@ -113,7 +113,7 @@ impl ProbeCosts {
     /// The cost of a call of this function.
     pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
         let kind = match f.class {
-            _ if collect == Collect::Entries => ENTRY,
+            _ if collect == Collect::EntryCount => ENTRY,
             _ if collect == Collect::Failures => PLAIN,
             Class::Launch | Class::GraphLaunch => LAUNCH,
             Class::Memcpy | Class::Memset => COPY,
@@ -129,9 +129,9 @@ impl ProbeCosts {
     pub fn measure(config: &CaptureConfig, collect: Collect, helper: Command) -> Result<Self, CaptureError> {
         let config = CaptureConfig {
             only_targets: true,
-            hold: false,
-            tallies: true,
-            driver: false,
+            pause_targets: false,
+            entry_counts: true,
+            device_syscalls: false,
             hooks: Vec::new(),
             ring_bytes: 16 << 20,
             live_entries: 1 << 12,
@@ -145,7 +145,7 @@ impl ProbeCosts {
         let kinds = if capture.tier() == Tier::Perf { &MEASURED[..=PLAIN] } else { &MEASURED[..] };
         let bench = ProbeBench::of(kinds)?;
         let entry_counted = catalogue().lookup(Api::Driver, None, ENTRY_COUNTED).map(|f| f.id);
-        let collect = |id| if Some(id) == entry_counted { Collect::Entries } else { collect };
+        let collect = |id| if Some(id) == entry_counted { Collect::EntryCount } else { collect };
         capture.attach(&bench.target(), &collect)?;
         capture.start_observing()?;
         capture.add_target(Tgid(std::process::id()))?;
@@ -247,9 +247,9 @@ impl ProbeBench {
         let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
         let streamed = batch.calls.iter().filter(is_whole).count() as u64;
         let lost = capture.losses()?.get(LossCause::RingFull);
-        let (counts, work) = (capture.counts()?, capture.work()?);
+        let (counts, gpu_ops) = (capture.counts()?, capture.gpu_ops()?);
         capture.dismiss();
-        let counted: u64 = counts.iter().chain(&work.calls).map(|row| row.calls).sum();
+        let counted: u64 = counts.iter().chain(&gpu_ops.calls).map(|row| row.calls).sum();
         let (seen, made) = (streamed + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
         // if beginnings are streamed as well, some of them may be lost
         if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
@@ -327,8 +327,8 @@ mod tests {
         assert_eq!(of("cuStreamSynchronize", Emulated, Collect::Count), 1.0);
         assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::Stream), 20.0);
         assert_eq!(of("cuMemcpyDtoH_v2", Emulated, Collect::Count), 3.0);
-        assert_eq!(of("cuMemFree_v2", SingleStepped, Collect::Aside), 40.0);
+        assert_eq!(of("cuMemFree_v2", SingleStepped, Collect::StateOnly), 40.0);
         assert_eq!(of("cuMemFree_v2", Emulated, Collect::Failures), 1.0);
-        assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::Entries), 5.0);
+        assert_eq!(of("cuLaunchKernel", SingleStepped, Collect::EntryCount), 5.0);
     }
 }

@@ -22,14 +22,14 @@ pub use access::{
 };
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
-pub use gpu::{DRIVER_FOLDER, Device, View, devices, host_gpus};
+pub use gpu::{Device, NVIDIA_PROC_FOLDER, View, devices, host_gpus};
 pub use library::{
     HostPaths, Inspector, Library, Scan, Symbol, UserId, Users, copies_stacks, inspect, loader_cache,
     of_host, of_pid,
 };
 pub use probe_point::{
-    AttachPlan, DriverModule, KernelFunction, PlannedFunction, ProbeCost, ProbePoint, Target, driver_modules,
-    kernel_functions, plan, traceable_functions, tracefs,
+    AttachPlan, LinuxFunction, NvidiaKmod, PlannedFunction, ProbeCost, ProbePoint, Target, linux_functions,
+    nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{CONTAINER_LOGS, Loader, container_named, container_of, loader_of, offset_in_file, pod_of};
 pub use skipped::{SkipCause, Skipped};

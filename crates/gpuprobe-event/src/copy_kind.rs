@@ -49,7 +49,7 @@ words! {
 
 impl CopyDirection {
     /// Whether it is a known direction of a copy.
-    pub fn is_told(self) -> bool {
+    pub fn is_known(self) -> bool {
         !matches!(self, Self::Fill | Self::Unknown)
     }
 }
@@ -72,7 +72,7 @@ words! {
 
 impl HostMemory {
     /// The value for a copy whose host memory was not recorded: unknown if one end is the host.
-    pub fn not_told(direction: CopyDirection) -> Self {
+    pub fn unknown_for(direction: CopyDirection) -> Self {
         match direction {
             CopyDirection::DeviceToDevice | CopyDirection::Peer | CopyDirection::Fill => Self::Nothing,
             _ => Self::Unknown,
@@ -80,7 +80,7 @@ impl HostMemory {
     }
 
     /// Whether host memory is involved and its kind is known.
-    pub fn is_told(self) -> bool {
+    pub fn is_known(self) -> bool {
         !matches!(self, Self::Nothing | Self::Unknown)
     }
 }

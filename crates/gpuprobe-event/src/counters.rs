@@ -3,15 +3,15 @@
 mod gpu_ops;
 
 pub use gpu_ops::{
-    CopyCounts, CopyTotals, Dimensions, GapCounts, GapKind, GraphCounts, LaunchCounts, LaunchTotals, LongGap,
-    StreamGaps, WorkRows,
+    CopyCounts, CopyTotals, Dimensions, GapCounts, GapKind, GpuOpRows, GraphCounts, LaunchCounts,
+    LaunchTotals, LongGap, StreamGaps,
 };
 
 pub use crate::copy_kind::{CopyDirection, HostMemory};
 
 use crate::catalogue::Space;
 use crate::driver::CommandCode;
-use crate::effect::DriverTime;
+use crate::effect::DeviceTime;
 use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
 use crate::name::Name;
@@ -41,7 +41,7 @@ pub struct CallCounts {
     /// Time inside, in nanoseconds.
     pub total_ns: u64,
     /// System calls on the NVIDIA devices made inside these calls, and their time, if they are observed.
-    pub driver: DriverTime,
+    pub driver: DeviceTime,
     /// Distribution of the time inside, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
 }
@@ -89,13 +89,13 @@ pub struct FailureCounts {
     pub process: ProcessKey,
     /// The function and its status; `None` for all failures that did not fit into the table and are in no count of a
     /// function's errors.
-    pub way: Option<(FunctionId, i64)>,
+    pub failure: Option<(FunctionId, i64)>,
     pub count: u64,
 }
 
 /// Live memory of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct LiveTotals {
     pub live_bytes: u64,
     pub live_allocations: u64,
 }
@@ -105,7 +105,7 @@ pub struct Held {
 pub struct ProcessMemory {
     pub process: ProcessKey,
     /// Live memory by kind, in the order of [`Space::ALL`].
-    pub held: [Held; Space::ALL.len()],
+    pub live: [LiveTotals; Space::ALL.len()],
     /// Bytes ever allocated.
     pub allocated_bytes: u64,
     /// Bytes ever freed by a call.
@@ -132,10 +132,10 @@ pub struct ProcessMemory {
 
 impl ProcessMemory {
     /// Live memory of all kinds together. Sizes come from the process, so the sum saturates.
-    pub fn held_in_all(&self) -> Held {
-        self.held.iter().fold(Held::default(), |sum, held| Held {
-            live_bytes: sum.live_bytes.saturating_add(held.live_bytes),
-            live_allocations: sum.live_allocations.saturating_add(held.live_allocations),
+    pub fn live_total(&self) -> LiveTotals {
+        self.live.iter().fold(LiveTotals::default(), |sum, live| LiveTotals {
+            live_bytes: sum.live_bytes.saturating_add(live.live_bytes),
+            live_allocations: sum.live_allocations.saturating_add(live.live_allocations),
         })
     }
 }
@@ -147,12 +147,12 @@ pub struct ContextMemory {
     /// The GPU by the process's number; `None` if the context was created before the probes were attached.
     pub gpu: Option<u8>,
     /// Live memory by kind, in the order of [`Space::ALL`].
-    pub held: [Held; Space::ALL.len()],
+    pub live: [LiveTotals; Space::ALL.len()],
 }
 
 /// An identity of a GPU that the CUDA driver returned to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ToldGpu {
+pub struct GpuIdentity {
     pub process: ProcessKey,
     /// The GPU by the process's number.
     pub gpu: u8,
@@ -182,7 +182,7 @@ pub struct SiteMemory {
     pub site: SiteId,
     /// The GPU by the process's number.
     pub gpu: Option<u8>,
-    pub held: Held,
+    pub live: LiveTotals,
     /// Allocations ever made there.
     pub allocations: u64,
     pub allocated_bytes: u64,

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 pub use crate::catalogue::MAX_POINTEE;
 use crate::catalogue::{
-    Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Place, Pointee, ResultKind, StructLayout,
+    Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
+    StructLayout,
 };
 use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
@@ -96,8 +97,8 @@ pub fn text_arg(f: &Function) -> Option<u8> {
 
 /// The number of stack words with arguments.
 pub fn stack_words(f: &Function) -> usize {
-    let end = |a: &Arg| match a.place() {
-        Place::Stack { offset, bytes } => usize::from(offset + bytes).div_ceil(8),
+    let end = |a: &Arg| match a.loc() {
+        ArgLoc::Stack { offset, bytes } => usize::from(offset + bytes).div_ceil(8),
         _ => 0,
     };
     f.args.iter().flatten().map(end).max().unwrap_or(0).min(MAX_STACK_WORDS)
@@ -153,15 +154,15 @@ fn argument(arg: &Arg, words: &Words<'_>) -> Value {
 
 /// The words in which an argument was passed.
 fn passed<'a>(arg: &Arg, words: &Words<'a>) -> Option<&'a [u64]> {
-    match arg.place() {
-        Place::Register { first, count } => {
+    match arg.loc() {
+        ArgLoc::Register { first, count } => {
             words.registers.get(usize::from(first)..usize::from(first + count))
         }
-        Place::Stack { offset, bytes } => {
+        ArgLoc::Stack { offset, bytes } => {
             let first = usize::from(offset / 8);
             words.stack.get(first..first + usize::from(bytes).div_ceil(8))
         }
-        Place::Indirect { .. } | Place::Vector => None,
+        ArgLoc::Indirect { .. } | ArgLoc::Vector => None,
     }
 }
 
@@ -294,7 +295,7 @@ pub fn failure_name(f: &Function, status: i64) -> Name {
 }
 
 /// The failure of a call whose return value is not a status: it wrote a failed status, or returned NULL.
-pub fn told_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
+pub fn output_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
     let status = f.roles.error_out.and_then(|_| {
         let last = out_reads(f).len().checked_sub(1)?;
         words.outs.get(last).copied().flatten()

@@ -29,7 +29,7 @@ pub enum Effect {
     /// It launched a graph.
     GraphLaunch(GraphLaunch),
     /// It was a system call on an NVIDIA device.
-    DriverCall(DriverCall),
+    DeviceSyscall(DeviceSyscall),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub struct GraphLaunch {
 
 /// A system call on an NVIDIA device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DriverCall {
+pub struct DeviceSyscall {
     /// The device: `nvidiactl`, `nvidia0`...
     pub device: Option<Name>,
     /// The command of an ioctl.
@@ -145,7 +145,7 @@ pub struct DriverCall {
 
 /// System calls on the NVIDIA devices that were made inside a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DriverTime {
+pub struct DeviceTime {
     pub calls: u64,
     /// Their total time.
     pub ns: u64,
@@ -165,7 +165,7 @@ impl Default for Launch {
 impl Transfer {
     /// A transfer about which nothing else is known.
     pub fn new(direction: CopyDirection, is_async: bool) -> Self {
-        let host = HostMemory::not_told(direction);
+        let host = HostMemory::unknown_for(direction);
         Self {
             direction,
             host,
@@ -185,8 +185,8 @@ impl Transfer {
     }
 
     /// The direction of a copy, if known; `None` for a memset.
-    pub fn told_direction(&self) -> Option<CopyDirection> {
-        Some(self.direction).filter(|direction| direction.is_told())
+    pub fn known_direction(&self) -> Option<CopyDirection> {
+        Some(self.direction).filter(|direction| direction.is_known())
     }
 }
 
@@ -236,9 +236,9 @@ impl Effect {
     }
 
     /// The system call on an NVIDIA device.
-    pub fn driver_call(&self) -> Option<&DriverCall> {
+    pub fn device_syscall(&self) -> Option<&DeviceSyscall> {
         match self {
-            Self::DriverCall(call) => Some(call),
+            Self::DeviceSyscall(call) => Some(call),
             _ => None,
         }
     }

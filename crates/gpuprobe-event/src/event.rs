@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Api, Class};
-pub use crate::effect::DriverTime;
+pub use crate::effect::DeviceTime;
 use crate::effect::{Effect, MemoryAmount};
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
@@ -95,7 +95,7 @@ pub struct Call {
     /// The effect of the call.
     pub effect: Effect,
     /// System calls on the NVIDIA devices during the call, if there were any and they are observed.
-    pub driver: Option<DriverTime>,
+    pub driver: Option<DeviceTime>,
     /// The call stack, innermost first, if requested.
     pub stack: Option<Vec<String>>,
 }
@@ -109,13 +109,13 @@ impl Call {
     }
 
     /// Whether it is a call in the Linux kernel, and not one of a CUDA library.
-    pub fn is_kernel(&self) -> bool {
+    pub fn is_in_linux(&self) -> bool {
         self.api == Api::Kernel
     }
 
     /// A title in one name: an ioctl is shown with its command.
     pub fn title(&self) -> Cow<'_, str> {
-        match self.effect.driver_call().and_then(|call| call.command.as_ref()) {
+        match self.effect.device_syscall().and_then(|call| call.command.as_ref()) {
             Some(command) => Cow::Owned(format!("{} {command}", self.name)),
             None => Cow::Borrowed(&self.name),
         }
@@ -206,7 +206,7 @@ pub struct ProcessEvent {
     /// For an exit, as in a shell: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
     /// Its live memory by kind, at the start of a trace segment: earlier segments may have been removed.
-    pub held: Vec<MemoryAmount>,
+    pub live: Vec<MemoryAmount>,
 }
 
 /// Records that were lost.

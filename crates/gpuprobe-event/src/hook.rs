@@ -75,7 +75,7 @@ fn best<T>(mut fitting: impl Iterator<Item = T>, names: impl Fn(&T) -> bool) -> 
 
 /// What a hook in the Linux kernel is attached to.
 #[derive(Clone, Debug, PartialEq)]
-pub enum KernelPoint {
+pub enum LinuxHookPoint {
     /// Functions of the Linux kernel and its modules.
     Function(Pattern),
     /// One tracepoint.
@@ -87,7 +87,7 @@ pub enum KernelPoint {
     },
 }
 
-impl KernelPoint {
+impl LinuxHookPoint {
     /// Whether it matches this function.
     pub fn takes(&self, function: &str) -> bool {
         matches!(self, Self::Function(pattern) if pattern.matches(function))
@@ -99,7 +99,7 @@ impl KernelPoint {
     }
 }
 
-impl fmt::Display for KernelPoint {
+impl fmt::Display for LinuxHookPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Function(pattern) => f.write_str(pattern.as_str()),
@@ -110,8 +110,8 @@ impl fmt::Display for KernelPoint {
 
 /// A hook on functions of the Linux kernel, or on a tracepoint.
 #[derive(Clone, Debug)]
-pub struct KernelHook {
-    pub point: KernelPoint,
+pub struct LinuxHook {
+    pub point: LinuxHookPoint,
     /// Its class and arguments.
     pub signature: Signature,
     /// Where the hook is defined.
@@ -122,7 +122,7 @@ pub struct KernelHook {
 #[derive(Debug, Default)]
 pub struct Hooks {
     libraries: Vec<LibraryHook>,
-    kernel: Vec<KernelHook>,
+    kernel: Vec<LinuxHook>,
     rows: Mutex<Rows>,
 }
 
@@ -150,12 +150,12 @@ impl Hooks {
     }
 
     /// Hooks in the Linux kernel.
-    pub fn kernel(&self) -> &[KernelHook] {
+    pub fn linux(&self) -> &[LinuxHook] {
         &self.kernel
     }
 
     /// The hook on a function of the Linux kernel.
-    pub fn of_kernel(&self, function: &str) -> Option<&KernelHook> {
+    pub fn linux_hook(&self, function: &str) -> Option<&LinuxHook> {
         best(self.kernel.iter().filter(|hook| hook.point.takes(function)), |hook| hook.point.is_exact())
     }
 

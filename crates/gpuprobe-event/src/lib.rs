@@ -29,10 +29,10 @@ pub mod unified;
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
 pub use effect::{
-    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
+    Allocation, CopyPart, DeviceSyscall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
 };
 pub use event::{
-    Call, DriverTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
+    Call, DeviceTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     XidEvent, XidProcess,
 };
 pub use frame::Frame;

@@ -72,8 +72,8 @@ impl MemorySummary {
         self.freed_by_context = self.freed_by_context.plus(total(row.ended_allocations, row.ended_bytes));
         self.peak_bytes = self.peak_bytes.max(row.peak_bytes);
         let kinds = if has_exited { &mut self.freed_by_exit } else { &mut self.live };
-        for (kind, held) in
-            Space::ALL.into_iter().zip(&row.held).filter(|(_, held)| held.live_allocations > 0)
+        for (kind, live) in
+            Space::ALL.into_iter().zip(&row.live).filter(|(_, live)| live.live_allocations > 0)
         {
             let amount = match kinds.iter_mut().find(|amount| amount.kind == kind) {
                 Some(amount) => amount,
@@ -83,8 +83,8 @@ impl MemorySummary {
                     &mut kinds[last]
                 }
             };
-            amount.allocations = amount.allocations.saturating_add(held.live_allocations);
-            amount.bytes = amount.bytes.saturating_add(held.live_bytes);
+            amount.allocations = amount.allocations.saturating_add(live.live_allocations);
+            amount.bytes = amount.bytes.saturating_add(live.live_bytes);
         }
         kinds.sort_by_key(|amount| (std::cmp::Reverse(amount.bytes), amount.kind));
     }
@@ -93,16 +93,16 @@ impl MemorySummary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Held, ProcessKey};
+    use crate::counters::{LiveTotals, ProcessKey};
     use crate::ids::Tgid;
 
     fn row(device: u64, managed: u64) -> ProcessMemory {
-        let mut held = [Held::default(); Space::ALL.len()];
-        held[Space::Device as usize] = Held { live_bytes: device, live_allocations: 1 };
-        held[Space::Managed as usize] = Held { live_bytes: managed, live_allocations: 1 };
+        let mut live = [LiveTotals::default(); Space::ALL.len()];
+        live[Space::Device as usize] = LiveTotals { live_bytes: device, live_allocations: 1 };
+        live[Space::Managed as usize] = LiveTotals { live_bytes: managed, live_allocations: 1 };
         ProcessMemory {
             process: ProcessKey { tgid: Tgid(1), instance: 1 },
-            held,
+            live,
             allocated_bytes: 1000,
             freed_bytes: 0,
             allocations: 10,

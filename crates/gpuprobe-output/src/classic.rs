@@ -80,7 +80,7 @@ impl Classic {
         if self.sections == Sections::ALL {
             gpu_ops::gaps(&mut out, snapshot);
             // advice is derived from the counts of functions, which are too low for a function over the budget
-            if snapshot.budget.as_ref().is_none_or(|budget| budget.left_out.is_empty()) {
+            if snapshot.budget.as_ref().is_none_or(|budget| budget.unprobed.is_empty()) {
                 gpu_ops::advised(&mut out, snapshot, &self.rates);
             }
             calls(&mut out, snapshot);
@@ -205,7 +205,7 @@ fn function(out: &mut String, f: &FunctionCounts) {
     if f.bytes > 0 {
         text += &format!(", {} Bytes", f.bytes);
     }
-    if let Some(mean) = f.total_ns.checked_div(f.calls).filter(|_| !f.is_moment) {
+    if let Some(mean) = f.total_ns.checked_div(f.calls).filter(|_| !f.is_instant) {
         text += &format!(", mean {}", duration(mean));
     }
     line(out, format_args!("{text}"));
@@ -226,7 +226,7 @@ fn unexplained(out: &mut String, snapshot: &Snapshot) {
 
 fn over_budget(out: &mut String, snapshot: &Snapshot, utc_offset_seconds: i32) {
     let Some(budget) = &snapshot.budget else { return };
-    for function in &budget.left_out {
+    for function in &budget.unprobed {
         let since = timestamp(budget.start_unix + function.since_ns as f64 / 1e9, utc_offset_seconds);
         line(out, format_args!("{}", over_budget_line(function, &since)));
     }
@@ -269,7 +269,7 @@ mod tests {
             functions: Vec::new(),
             failures: Vec::new(),
             memory: Default::default(),
-            work: Default::default(),
+            gpu_ops: Default::default(),
             allocations: ptrs.map(live).collect(),
         };
         Snapshot { processes: vec![process.into()], ..Snapshot::default() }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use gpuprobe_analysis::launches::{OTHER_KERNELS, UNKNOWN_KERNEL};
 use gpuprobe_analysis::streams::STREAM_OF_THREAD;
-use gpuprobe_analysis::{Advice, Bound, Gap, GraphLaunches, KernelLaunches};
+use gpuprobe_analysis::{Advice, Bound, CudaKernelLaunches, Gap, GraphLaunches};
 use gpuprobe_event::counters::GapKind;
 
 use crate::units::{bytes, count, duration, fitted, printable};
@@ -15,12 +15,12 @@ pub(crate) fn kernel(name: &str, width: usize) -> String {
 }
 
 /// Whether a row is of one CUDA kernel, and not the sum of those without a name or without a row.
-pub(crate) fn is_named(kernel: &KernelLaunches) -> bool {
+pub(crate) fn is_named(kernel: &CudaKernelLaunches) -> bool {
     !matches!(kernel.kernel.as_str(), UNKNOWN_KERNEL | OTHER_KERNELS)
 }
 
 /// The sum of CUDA kernels that are not shown; `None` if all are shown.
-pub(crate) fn more_kernels(kernels: &[KernelLaunches]) -> Option<String> {
+pub(crate) fn more_kernels(kernels: &[CudaKernelLaunches]) -> Option<String> {
     let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
     let more = count(kernels.len() as u64, "more kernel", "more kernels");
     (!kernels.is_empty()).then(|| format!("and {more}: {}", count(launches, "launch", "launches")))
@@ -85,31 +85,31 @@ pub(crate) fn stream(stream: u64) -> Cow<'static, str> {
 /// The numbers that an advice is based on.
 pub(crate) fn evidence(advice: &Advice) -> String {
     match *advice {
-        Advice::PageableCopies { copies, bytes: moved, ns, watched_ns } => format!(
+        Advice::PageableCopies { copies, bytes: moved, ns, observed_ns } => format!(
             "{} of {} in all with pageable memory took {} over all threads, in {}",
             count(copies, "copy", "copies"),
             bytes(moved),
             duration(ns),
-            duration(watched_ns)
+            duration(observed_ns)
         ),
-        Advice::TinyCopies { tiny, copies, median, watched_ns } => format!(
+        Advice::TinyCopies { tiny, copies, median, observed_ns } => format!(
             "{tiny} of {} moved less than 4.0 KiB each in {}, the median {}",
             count(copies, "copy", "copies"),
-            duration(watched_ns),
+            duration(observed_ns),
             bound(Some(median), bytes)
         ),
-        Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns } => format!(
+        Advice::LaunchBound { launches, calls_ns, gaps_ns, observed_ns } => format!(
             "{} took at least {} over all threads, in {}; time between them {}",
             count(launches, "launch", "launches"),
             duration(calls_ns),
-            duration(watched_ns),
+            duration(observed_ns),
             duration(gaps_ns)
         ),
-        Advice::SyncInLoop { waits, launches, idle_ns, watched_ns } => format!(
+        Advice::SyncInLoop { waits, launches, idle_ns, observed_ns } => format!(
             "{waits} of {} came right after a wait: a stream was idle for at least {} of {}",
             count(launches, "launch", "launches"),
             duration(idle_ns),
-            duration(watched_ns)
+            duration(observed_ns)
         ),
     }
 }

@@ -64,7 +64,7 @@ pub struct HttpSettings {
     /// The web config file, in the format of Prometheus exporters.
     pub web_config: Option<PathBuf>,
     /// Called with one line for problems after the start, such as an invalid change of the web config.
-    pub complain: fn(&str),
+    pub report_problem: fn(&str),
 }
 
 /// Connections that the operating system queues until they are accepted: many clients that connect at once must not
@@ -90,8 +90,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Reads the web config and binds the address.
     pub fn open(settings: HttpSettings) -> Result<Self, HttpError> {
-        let HttpSettings { address, web_config, complain } = settings;
-        let web_config = WebConfig::open(web_config, complain).map_err(HttpError::WebConfig)?;
+        let HttpSettings { address, web_config, report_problem } = settings;
+        let web_config = WebConfig::open(web_config, report_problem).map_err(HttpError::WebConfig)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(HttpError::Runtime)?;
         let listening = {
             let _inside = runtime.enter();

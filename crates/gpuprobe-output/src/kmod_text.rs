@@ -1,6 +1,6 @@
 //! Texts about the NVIDIA kernel module (time inside it, unified memory) that several reports share.
 
-use gpuprobe_analysis::{DriverSummary, Layer};
+use gpuprobe_analysis::{KernelModuleSummary, Layer};
 
 use crate::units::{bytes, count, duration};
 
@@ -28,7 +28,7 @@ pub(crate) fn top_command(layer: &Layer, name: impl Fn(&str) -> String) -> Strin
 }
 
 /// System calls into the NVIDIA kernel module outside of CUDA calls.
-pub(crate) fn outside(driver: &DriverSummary) -> impl Iterator<Item = String> {
+pub(crate) fn outside(driver: &KernelModuleSummary) -> impl Iterator<Item = String> {
     let parts = [(driver.outside, "outside of CUDA calls"), (driver.waited, "waiting outside of CUDA calls")];
     parts.into_iter().filter(|(spent, _)| spent.calls > 0).map(|(spent, what)| {
         let calls = count(spent.calls, "system call", "system calls");
@@ -49,7 +49,7 @@ pub(crate) const UNIFIED: [&str; 9] = [
     "bytes",
 ];
 
-pub(crate) fn unified(driver: &DriverSummary) -> impl Iterator<Item = Vec<String>> {
+pub(crate) fn unified(driver: &KernelModuleSummary) -> impl Iterator<Item = Vec<String>> {
     driver.unified.iter().map(|process| {
         let faults = process.totals.faults().map(|(_, faults)| faults.to_string());
         let moved = process.totals.moved();
@@ -59,7 +59,7 @@ pub(crate) fn unified(driver: &DriverSummary) -> impl Iterator<Item = Vec<String
 }
 
 /// The total of scheduler functions, context switches and faults; `None` if none was watched.
-pub(crate) fn scheduler(driver: &DriverSummary) -> Option<String> {
+pub(crate) fn scheduler(driver: &KernelModuleSummary) -> Option<String> {
     let spent = driver.scheduler()?;
     let calls = count(spent.calls, "call", "calls");
     Some(format!("scheduler functions of the driver: {calls}, {} of overhead", duration(spent.ns)))

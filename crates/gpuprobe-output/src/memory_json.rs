@@ -1,14 +1,17 @@
 //! The memory report for programs: one JSON object on one line.
 
-use gpuprobe_analysis::{GpuStates, GpuUser, MemoryReport, PlaceMemory, ProcessPlaces};
+use gpuprobe_analysis::{CallSiteMemory, GpuStates, GpuUser, MemoryReport, ProcessCallSites};
 use serde_json::{Value, json};
 
 use crate::memory_view::{NOT_FOLLOWED, reason};
 
 /// The report as a line of JSON, with its line feed. Times are in seconds since the process was first seen.
 pub fn memory_json(report: &MemoryReport, states: &GpuStates, unix_seconds: f64) -> String {
-    let mut lost: serde_json::Map<String, Value> =
-        report.missing.iter().map(|loss| (loss.cause.as_str().to_owned(), json!(loss.count))).collect();
+    let mut lost: serde_json::Map<String, Value> = report
+        .losses_affecting_verdicts
+        .iter()
+        .map(|loss| (loss.cause.as_str().to_owned(), json!(loss.count)))
+        .collect();
     if report.not_followed() > 0 {
         lost.insert(NOT_FOLLOWED.to_owned(), json!(report.not_followed()));
     }
@@ -38,17 +41,17 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-fn process(process: &ProcessPlaces) -> Value {
+fn process(process: &ProcessCallSites) -> Value {
     let since = |ns: &u64| seconds(ns.saturating_sub(process.began_ns));
     json!({
         "pid": process.pid,
         "process": process.name,
         "container": process.container,
-        "ended": process.has_ended,
+        "ended": process.has_exited,
         "watched_seconds": process.ends_ns.last().map(since).unwrap_or_default(),
         "live_bytes": process.live.bytes,
         "live_allocations": process.live.count,
-        "places": process.places.iter().map(|p| site(p, process)).collect::<Vec<_>>(),
+        "places": process.call_sites.iter().map(|p| site(p, process)).collect::<Vec<_>>(),
         "other": {
             "live_bytes": process.other.bytes,
             "live_allocations": process.other.count,
@@ -57,9 +60,9 @@ fn process(process: &ProcessPlaces) -> Value {
     })
 }
 
-fn site(site: &PlaceMemory, of: &ProcessPlaces) -> Value {
+fn site(site: &CallSiteMemory, of: &ProcessCallSites) -> Value {
     let growth = &site.judgement.growth;
-    let first = site.place.frames.first();
+    let first = site.call_site.frames.first();
     let at = |(end, bytes): (&u64, &u64)| json!([seconds(end.saturating_sub(of.began_ns)), bytes]);
     json!({
         "place": site.name,
@@ -71,7 +74,7 @@ fn site(site: &PlaceMemory, of: &ProcessPlaces) -> Value {
         "live_allocations": site.live.count,
         "allocations": site.allocations,
         "frees": site.frees,
-        "ended_with_context": site.ended,
+        "ended_with_context": site.freed_with_context,
         "oldest_seconds": site.oldest_age_ns.map(seconds),
         "verdict": site.judgement.verdict,
         "reason": reason(&site.judgement),
@@ -82,9 +85,9 @@ fn site(site: &PlaceMemory, of: &ProcessPlaces) -> Value {
             "fell_bytes": growth.fell_bytes,
             "allocations": growth.allocations,
             "frees": growth.frees,
-            "ended_with_context": growth.ended,
+            "ended_with_context": growth.freed_with_context,
         },
         "live_bytes_over_time": of.ends_ns.iter().zip(&site.curve).map(at).collect::<Vec<_>>(),
-        "stack": site.place.way(),
+        "stack": site.call_site.stack(),
     })
 }

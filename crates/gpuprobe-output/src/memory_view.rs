@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use gpuprobe_analysis::leaks::Verdict;
-use gpuprobe_analysis::{Judgement, MemoryReport, PlaceMemory, ProcessPlaces};
+use gpuprobe_analysis::{CallSiteMemory, Judgement, MemoryReport, ProcessCallSites};
 
 use crate::curve::{self, Strokes};
 use crate::table::{Align, room, rows};
@@ -24,7 +24,7 @@ pub struct MemoryOptions {
     /// Columns of the terminal.
     pub width: usize,
     /// Show the whole stack of each call site.
-    pub ways: bool,
+    pub stacks: bool,
     /// How curves are drawn.
     pub strokes: Strokes,
     /// How far local time is ahead of UTC.
@@ -41,7 +41,7 @@ pub fn memory(report: &MemoryReport, unix_seconds: f64, options: &MemoryOptions)
         head(&mut out, process);
         table(&mut out, process, is_complete, options);
         suspects(&mut out, process, is_complete, options);
-        if options.ways {
+        if options.stacks {
             stacks(&mut out, process, options);
         }
     }
@@ -58,11 +58,11 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     debug_assert!(written.is_ok());
 }
 
-fn head(out: &mut String, process: &ProcessPlaces) {
+fn head(out: &mut String, process: &ProcessCallSites) {
     let name = printable(&process.name);
     let container = process.container.as_ref().map(|c| format!(" in {}", printable(&c.shown())));
     let container = container.unwrap_or_default();
-    let has = if process.has_ended { "had at exit" } else { "has" };
+    let has = if process.has_exited { "had at exit" } else { "has" };
     let watched = process.ends_ns.last().map_or(0, |end| end.saturating_sub(process.began_ns));
     line(
         out,
@@ -77,7 +77,7 @@ fn head(out: &mut String, process: &ProcessPlaces) {
 }
 
 /// A column: title, alignment, and the text of a cell.
-type Column = (&'static str, Align, fn(&PlaceMemory, Strokes) -> String);
+type Column = (&'static str, Align, fn(&CallSiteMemory, Strokes) -> String);
 
 /// The columns before the verdict and the call site. On a narrow terminal they are dropped from the last to the first.
 const COLUMNS: [Column; 6] = [
@@ -96,8 +96,8 @@ fn growth(judgement: &Judgement) -> String {
     }
 }
 
-fn table(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: &MemoryOptions) {
-    let sites = &process.places[..process.places.len().min(MOST_SITES)];
+fn table(out: &mut String, process: &ProcessCallSites, is_complete: bool, options: &MemoryOptions) {
+    let sites = &process.call_sites[..process.call_sites.len().min(MOST_SITES)];
     if !sites.is_empty() {
         let mut shown = COLUMNS.len();
         let mut table = cells(sites, shown, is_complete, options.strokes);
@@ -114,7 +114,7 @@ fn table(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: 
         align.extend([Align::Left, Align::Left]);
         rows(out, "  ", &align, &table);
     }
-    let rest = process.places[sites.len()..].iter().filter(|p| p.live.count > 0);
+    let rest = process.call_sites[sites.len()..].iter().filter(|p| p.live.count > 0);
     let (mut other, mut other_sites) = (process.other, process.other_sites);
     for site in rest {
         other.count = other.count.saturating_add(site.live.count);
@@ -129,7 +129,7 @@ fn table(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: 
 }
 
 /// The table with its titles, without the column of call sites.
-fn cells(sites: &[PlaceMemory], shown: usize, is_complete: bool, strokes: Strokes) -> Vec<Vec<String>> {
+fn cells(sites: &[CallSiteMemory], shown: usize, is_complete: bool, strokes: Strokes) -> Vec<Vec<String>> {
     let columns = &COLUMNS[..shown];
     let mut titles: Vec<String> = columns.iter().map(|column| column.0.to_owned()).collect();
     titles.push(marked("verdict", is_complete));
@@ -147,10 +147,10 @@ fn marked(verdict: &str, is_complete: bool) -> String {
     format!("{verdict}{}", if is_complete { "" } else { " (incomplete)" })
 }
 
-fn suspects(out: &mut String, process: &ProcessPlaces, is_complete: bool, options: &MemoryOptions) {
+fn suspects(out: &mut String, process: &ProcessCallSites, is_complete: bool, options: &MemoryOptions) {
     let suspect = marked(Verdict::Suspect.as_str(), is_complete);
     let room = options.width.saturating_sub(suspect.len() + 4).max(LEAST_NAME);
-    for site in process.places.iter().filter(|site| site.is_suspect()) {
+    for site in process.call_sites.iter().filter(|site| site.is_suspect()) {
         let name = printable(&site.name);
         line(out, format_args!("  {suspect}: {}", fitted(&name, room)));
         line(out, format_args!("    {}", reason(&site.judgement)));
@@ -166,14 +166,18 @@ pub(crate) fn reason(judgement: &Judgement) -> String {
         count(growth.allocations, "allocation", "allocations"),
         count(growth.frees, "free", "frees")
     );
-    if growth.ended > 0 {
-        balance +=
-            &format!(", {}", count(growth.ended, "ended with its context", "ended with their context"));
+    if growth.freed_with_context > 0 {
+        balance += &format!(
+            ", {}",
+            count(growth.freed_with_context, "ended with its context", "ended with their context")
+        );
     }
     match judgement.verdict {
         Verdict::WarmingUp => format!("seen for {over}; {balance}"),
         Verdict::NotFollowed => "too many other call sites have live memory".to_owned(),
-        Verdict::Freed if growth.ended > 0 => format!("no memory is live any more; {balance} in {over}"),
+        Verdict::Freed if growth.freed_with_context > 0 => {
+            format!("no memory is live any more; {balance} in {over}")
+        }
         Verdict::Freed => format!("all memory was freed; {balance} in {over}"),
         Verdict::Unchanged => format!("no allocation and no free in {over}"),
         Verdict::Steady => format!("no longer grows; {balance} in {over}"),
@@ -189,11 +193,11 @@ pub(crate) fn reason(judgement: &Judgement) -> String {
     }
 }
 
-fn stacks(out: &mut String, process: &ProcessPlaces, options: &MemoryOptions) {
-    for site in process.places.iter().take(MOST_SITES) {
+fn stacks(out: &mut String, process: &ProcessCallSites, options: &MemoryOptions) {
+    for site in process.call_sites.iter().take(MOST_SITES) {
         let allocations = count(site.live.count, "allocation", "allocations");
         line(out, format_args!("  {} in {allocations}, allocated from", bytes(site.live.bytes)));
-        let stack = site.place.way();
+        let stack = site.call_site.stack();
         if stack.is_empty() {
             line(out, format_args!("    {}", site.name));
         }
@@ -209,7 +213,7 @@ fn incomplete(out: &mut String, report: &MemoryReport) {
         return;
     }
     out.push_str("\nthe verdicts are incomplete:\n");
-    for loss in &report.missing {
+    for loss in &report.losses_affecting_verdicts {
         line(out, format_args!("  {} {}: {}", loss.count, loss.cause.as_str(), loss.cause.meaning()));
     }
     if report.not_followed() > 0 {

@@ -1,7 +1,7 @@
 //! The predicted cost of probes for the processes that run now, as a table.
 
 use gpuprobe_analysis::Prediction;
-use gpuprobe_analysis::prediction::WAYS;
+use gpuprobe_analysis::prediction::COMMANDS;
 
 use crate::table::{Align, rows};
 use crate::units::printable;
@@ -14,9 +14,9 @@ pub fn prediction(prediction: &Prediction) -> String {
     }
     let mut out =
         format!("calls counted for {seconds:.1} s; predicted share of one core, attached by {tier}\n\n");
-    let percent = |shares: &[f64; WAYS.len()]| shares.map(|share| format!("{:.2}%", share * 100.0));
+    let percent = |shares: &[f64; COMMANDS.len()]| shares.map(|share| format!("{:.2}%", share * 100.0));
     let mut table =
-        vec![["process", "calls/s"].into_iter().chain(WAYS).map(str::to_owned).collect::<Vec<_>>()];
+        vec![["process", "calls/s"].into_iter().chain(COMMANDS).map(str::to_owned).collect::<Vec<_>>()];
     for process in processes {
         let mut row = vec![format!("{} {}", process.pid, printable(&process.name))];
         row.push(format!("{:.0}", process.calls_per_second));

@@ -47,7 +47,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
         escape(&title)
     );
     origin(&mut out, source);
-    if report.summary.only_begun {
+    if report.summary.only_entries {
         put!(out, "<p class=\"bad\">{ONLY_BEGUN}</p>\n");
     }
     sections::figures(&mut out, report);
@@ -122,7 +122,7 @@ mod tests {
         };
         let mut report = Replay::default().finish(None);
         report.summary = Summary::default().report();
-        report.summary.work.copies =
+        report.summary.gpu_ops.copies =
             vec![copy(CopyDirection::DeviceToDevice, 4096), copy(CopyDirection::Fill, 1 << 30)];
         let page = page(&report);
         assert!(page.contains("<b>4.0 KiB</b><span>copied</span>"), "{page}");

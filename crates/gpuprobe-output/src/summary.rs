@@ -37,9 +37,9 @@ pub fn summary(report: &SummaryReport, fit: Fit) -> String {
     out.push_str(&classic(report));
     out.push_str(&header(report));
     functions(&mut out, &report.functions, incomplete.calls);
-    gpu_op_tables::launches(&mut out, &report.work, fit, incomplete.gpu_ops);
-    gpu_op_tables::copies(&mut out, &report.work, incomplete.gpu_ops);
-    gpu_op_tables::gaps(&mut out, &report.work.gaps, incomplete.gpu_ops);
+    gpu_op_tables::launches(&mut out, &report.gpu_ops, fit, incomplete.gpu_ops);
+    gpu_op_tables::copies(&mut out, &report.gpu_ops, incomplete.gpu_ops);
+    gpu_op_tables::gaps(&mut out, &report.gpu_ops.gaps, incomplete.gpu_ops);
     kmod_tables::tables(&mut out, &report.driver, fit);
     gpu_op_tables::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory, incomplete.memory);
@@ -109,7 +109,7 @@ fn classic(report: &SummaryReport) -> String {
         ("Memory transfers", transfers.to_string()),
         ("Total data transferred", size(transferred)),
     ];
-    if report.only_begun {
+    if report.only_entries {
         // without returns it is not known which calls succeeded
         lines.iter_mut().skip(1).for_each(|(_, value)| *value = "not known".to_owned());
     }
@@ -121,8 +121,8 @@ fn classic(report: &SummaryReport) -> String {
 /// The number of CUDA kernel launches, of copies, and of copied bytes. Memsets are not copies.
 pub(crate) fn op_totals(report: &SummaryReport) -> (u64, u64, u64) {
     let launches =
-        report.work.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.totals.launches));
-    let copies = || report.work.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
+        report.gpu_ops.kernels.iter().fold(0, |sum: u64, row| sum.saturating_add(row.totals.launches));
+    let copies = || report.gpu_ops.copies.iter().filter(|copy| copy.direction != CopyDirection::Fill);
     let calls = copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.copies));
     (launches, calls, copies().fold(0, |sum: u64, copy| sum.saturating_add(copy.bytes)))
 }
@@ -133,7 +133,7 @@ fn header(report: &SummaryReport) -> String {
         0 => String::new(),
         n => format!(" and {n} inside them"),
     };
-    let results = if report.only_begun {
+    let results = if report.only_entries {
         format!("; {ONLY_BEGUN}")
     } else {
         let errors = count(report.outermost_errors, "error", "errors");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use gpuprobe_analysis::timeline::{Bin, Doing, Lane, TimelineReport};
+use gpuprobe_analysis::timeline::{Activity, Bin, Lane, TimelineReport};
 
 use crate::gpu_op_text::stream;
 use crate::units::{count, duration, fitted, printable, seconds};
@@ -14,7 +14,7 @@ const LONGEST_LABEL: usize = 28;
 const TICK_COLUMNS: usize = 16;
 
 /// The characters of each activity: for a column that is mostly used by calls, and for one that is less so.
-const GLYPHS: [(char, char); Doing::ALL.len()] =
+const GLYPHS: [(char, char); Activity::ALL.len()] =
     [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('K', 'k'), ('O', 'o')];
 
 /// The timeline as text, at most `width` columns wide unless that is too narrow.
@@ -50,16 +50,16 @@ pub fn timeline(report: &TimelineReport, width: usize) -> String {
     }
     let legend: Vec<_> = GLYPHS
         .iter()
-        .zip(Doing::ALL)
-        .filter(|(_, doing)| *doing != Doing::Kernel || report.has_driver())
+        .zip(Activity::ALL)
+        .filter(|(_, doing)| *doing != Activity::Kernel || report.has_driver())
         .map(|((glyph, _), doing)| format!("{glyph} {}", doing.as_str()))
         .collect();
     let mut notes = vec![format!("{}; small: less than half of the column", legend.join("  "))];
     if report.rows.iter().any(|row| matches!(row.lane, Lane::Stream(_))) {
         notes.push("streams show the calls that submitted operations, not when the GPU ran them".to_owned());
     }
-    if report.left_out > 0 {
-        let calls = count(report.left_out, "call", "calls");
+    if report.calls_without_row > 0 {
+        let calls = count(report.calls_without_row, "call", "calls");
         notes.push(format!("{calls} of further threads and streams are not shown"));
     }
     notes.iter().for_each(|note| wrapped(&mut out, note, width.max(margin + LEAST_COLUMNS)));
@@ -132,19 +132,19 @@ mod tests {
 
     fn report() -> TimelineReport {
         let mut bins = Bins::default();
-        let mut add = |doing: Doing, from_ns: u64, to_ns: u64| {
+        let mut add = |doing: Activity, from_ns: u64, to_ns: u64| {
             for (times, bin) in bins.between(FROM + from_ns, FROM + to_ns) {
                 let bin: &mut Bin = bin;
                 bin[doing as usize] += times.end.min(FROM + to_ns) - times.start.max(FROM + from_ns);
             }
         };
-        add(Doing::Memory, 0, MS - MS / 20);
-        (4..20).for_each(|i| add(Doing::Launch, i * MS + MS / 20, (i + 1) * MS - MS / 20));
-        add(Doing::Sync, 30 * MS + MS / 2, 30 * MS + MS / 2 + 1000);
+        add(Activity::Memory, 0, MS - MS / 20);
+        (4..20).for_each(|i| add(Activity::Launch, i * MS + MS / 20, (i + 1) * MS - MS / 20));
+        add(Activity::Sync, 30 * MS + MS / 2, 30 * MS + MS / 2 + 1000);
         let row =
             |lane| Row { tgid: Tgid(7), process: "py\x1b[2Jthon".into(), lane, calls: 9, bins: bins.clone() };
         let rows = vec![row(Lane::Thread(Tid(7))), row(Lane::Stream(0))];
-        TimelineReport { from_ns: FROM, to_ns: FROM + 40 * MS, rows, left_out: 3 }
+        TimelineReport { from_ns: FROM, to_ns: FROM + 40 * MS, rows, calls_without_row: 3 }
     }
 
     #[test]

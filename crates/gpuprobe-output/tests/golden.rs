@@ -4,7 +4,7 @@ mod conversions;
 mod samples;
 
 use gpuprobe_analysis::{
-    Advice, Bound, GpuStates, Picture, ProcessSnapshot, Snapshot, Summary, SummaryReport, Work,
+    Advice, Bound, GpuOps, GpuStates, ProcessSnapshot, Snapshot, Summary, SummaryReport, TimelineBuilder,
 };
 use gpuprobe_event::trace::{End, Meta};
 use gpuprobe_event::{Event, LossCause, UnifiedUse};
@@ -81,7 +81,7 @@ fn the_summary_of_the_nvidia_kernel_module() {
 #[test]
 fn calls_into_the_nvidia_kernel_module_in_trace_lines_folded_stacks_and_the_timeline() {
     let mut live = Live::new(LiveOptions { nested: true, ..LiveOptions::default() });
-    let (mut lines, mut picture) = (String::new(), Picture::new(None, None));
+    let (mut lines, mut picture) = (String::new(), TimelineBuilder::new(None, None));
     let mut folded = Vec::new();
     let mut conversion = Conversion::new(Target::Folded, &Meta::default(), &mut folded).unwrap();
     for event in kmod_events() {
@@ -97,25 +97,27 @@ fn calls_into_the_nvidia_kernel_module_in_trace_lines_folded_stacks_and_the_time
 
 /// One of each kind.
 fn advice() -> Vec<Advice> {
-    let watched_ns = 4_000_000_000;
+    let observed_ns = 4_000_000_000;
     vec![
-        Advice::PageableCopies { copies: 120, bytes: 3 << 30, ns: 800_000_000, watched_ns },
-        Advice::TinyCopies { tiny: 9000, copies: 10_000, median: Bound::Below(8), watched_ns },
-        Advice::LaunchBound { launches: 400_000, calls_ns: 2_000_000_000, gaps_ns: 500_000_000, watched_ns },
-        Advice::SyncInLoop { waits: 990, launches: 1000, idle_ns: 500_000_000, watched_ns },
+        Advice::PageableCopies { copies: 120, bytes: 3 << 30, ns: 800_000_000, observed_ns },
+        Advice::TinyCopies { tiny: 9000, copies: 10_000, median: Bound::Below(8), observed_ns },
+        Advice::LaunchBound { launches: 400_000, calls_ns: 2_000_000_000, gaps_ns: 500_000_000, observed_ns },
+        Advice::SyncInLoop { waits: 990, launches: 1000, idle_ns: 500_000_000, observed_ns },
     ]
 }
 
 /// The GPU operations of the first process that launched kernels, which has all kinds of operations.
-fn work() -> Work {
-    let has_launched = |p: &&std::sync::Arc<ProcessSnapshot>| !p.work.kernels.is_empty();
-    snapshot().processes.iter().find(has_launched).map(|process| process.work.clone()).unwrap_or_default()
+fn work() -> GpuOps {
+    let has_launched = |p: &&std::sync::Arc<ProcessSnapshot>| !p.gpu_ops.kernels.is_empty();
+    snapshot().processes.iter().find(has_launched).map(|process| process.gpu_ops.clone()).unwrap_or_default()
 }
 
 #[test]
 fn the_summary_of_launches_copies_and_gaps() {
-    let text =
-        summary(&SummaryReport { work: work(), advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
+    let text = summary(
+        &SummaryReport { gpu_ops: work(), advice: advice(), ..SummaryReport::default() },
+        Fit::Terminal,
+    );
     check("summary_gpu_ops.txt", &text);
     for advice in advice() {
         let json = serde_json::to_value(advice).unwrap();
@@ -129,7 +131,7 @@ fn names_of_kernels_are_complete_in_a_file() {
     let name = format!("void gemm<{}>(float*)", "float, ".repeat(40));
     work.kernels[0].kernel = name.clone();
     work.kernels[1].kernel = "k".repeat(10_000);
-    let report = SummaryReport { work, ..SummaryReport::default() };
+    let report = SummaryReport { gpu_ops: work, ..SummaryReport::default() };
     let (file, terminal) = (summary(&report, Fit::File), summary(&report, Fit::Terminal));
     assert!(file.contains(&name) && !terminal.contains(&name));
     let longest = file.lines().map(|line| line.chars().count()).max();
@@ -143,7 +145,7 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
         (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
-    let text = summary(&SummaryReport { work: work.clone(), ..SummaryReport::default() }, Fit::Terminal);
+    let text = summary(&SummaryReport { gpu_ops: work.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with realistic numbers all lines fit
     for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
@@ -153,7 +155,10 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
     for copy in &mut work.copies {
         (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
     }
-    let text = summary(&SummaryReport { work, advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
+    let text = summary(
+        &SummaryReport { gpu_ops: work, advice: advice(), ..SummaryReport::default() },
+        Fit::Terminal,
+    );
     let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();
     assert!(long.is_empty(), "{long:#?}");
 }
@@ -205,7 +210,7 @@ fn the_classic_display_of_copies_only() {
     // in the next block more bytes were copied in one direction
     later.unix_seconds += 5.0;
     for process in &mut later.processes {
-        let copies = &mut std::sync::Arc::make_mut(process).work.copies;
+        let copies = &mut std::sync::Arc::make_mut(process).gpu_ops.copies;
         copies.iter_mut().filter(|c| c.is_async && c.bytes > 1 << 20).for_each(|c| c.bytes += 10_000_001);
     }
     text += &classic.render(&later);
@@ -251,7 +256,7 @@ fn open_calls_the_longest_first() {
 
 const NOON: f64 = 1_733_140_800.0;
 const WIDE: MemoryOptions =
-    MemoryOptions { width: 140, ways: false, strokes: Strokes::Blocks, utc_offset_seconds: 0 };
+    MemoryOptions { width: 140, stacks: false, strokes: Strokes::Blocks, utc_offset_seconds: 0 };
 
 #[test]
 fn memory_by_process_and_call_site() {
@@ -262,7 +267,7 @@ fn memory_by_process_and_call_site() {
 #[test]
 fn memory_with_stacks_and_losses() {
     let report = memory_report(&[(LossCause::LiveFull, 3), (LossCause::RingFull, 9)]);
-    let options = MemoryOptions { ways: true, strokes: Strokes::Ascii, ..WIDE };
+    let options = MemoryOptions { stacks: true, strokes: Strokes::Ascii, ..WIDE };
     check("memory_stacks.txt", &memory(&report, NOON, &options));
 }
 
@@ -270,8 +275,8 @@ fn memory_with_stacks_and_losses() {
 fn memory_fits_the_terminal_and_has_no_control_characters() {
     let report = memory_report(&[(LossCause::LiveFull, 3)]);
     for width in 0..200 {
-        for ways in [false, true] {
-            let text = memory(&report, NOON, &MemoryOptions { width, ways, ..WIDE });
+        for stacks in [false, true] {
+            let text = memory(&report, NOON, &MemoryOptions { width, stacks, ..WIDE });
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{width}");
             // terminals narrower than 80 columns are not supported, and sentences about losses are not shortened
             let table = text.lines().take_while(|l| !l.contains("incomplete:")).skip(3);

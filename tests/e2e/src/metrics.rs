@@ -53,7 +53,7 @@ impl Daemon {
         let address = until(PATIENCE, "the daemon prints its address", || {
             let said = talk.stderr();
             let address = said.lines().find_map(|l| l.split("://").nth(1)?.strip_suffix("/metrics"));
-            assert!(address.is_some() || !talk.has_ended(), "the daemon ended: {said}");
+            assert!(address.is_some() || !talk.has_exited(), "the daemon ended: {said}");
             Some(address?.parse().unwrap_or_else(|e| panic!("{said}: {e}")))
         });
         Self { talk, address }

@@ -271,7 +271,7 @@ impl Talk {
         }
     }
 
-    pub fn has_ended(&mut self) -> bool {
+    pub fn has_exited(&mut self) -> bool {
         self.started.ended().is_some()
     }
 

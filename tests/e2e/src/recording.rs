@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use gpuprobe_analysis::{Summary, SummaryReport, Work};
+use gpuprobe_analysis::{GpuOps, Summary, SummaryReport};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
 use gpuprobe_event::{Api, Call, Event, LossEvent, Outcome, ProcessChange, ProcessEvent};
 use serde_json::Value;
@@ -83,8 +83,8 @@ impl Recording {
     }
 
     /// Launches, copies and gaps of the summary.
-    pub fn work(&self) -> Work {
-        self.summary().work
+    pub fn work(&self) -> GpuOps {
+        self.summary().gpu_ops
     }
 
     /// The summary, computed from the calls and then from the process events.

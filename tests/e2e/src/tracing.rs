@@ -31,7 +31,7 @@ impl Tracing {
         let mut trace = Self { talk: Talk::start(&mut shell), folder, start: Instant::now() };
         until(PATIENCE, "it begins to trace", || {
             let said = trace.talk.stderr();
-            assert!(!trace.talk.has_ended() || said.contains(" lines"), "{said}");
+            assert!(!trace.talk.has_exited() || said.contains(" lines"), "{said}");
             (said.contains("gpuprobe: tracing ") || said.contains("no CUDA library to probe yet"))
                 .then_some(())
         });

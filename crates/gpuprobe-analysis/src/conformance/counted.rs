@@ -16,15 +16,15 @@ use crate::gpu_ops::launches::{self, GraphLaunches};
 pub(super) fn figures(tables: &Tables) -> AllFigures {
     let mut all = AllFigures::default();
     // launches that are counted by CUDA kernel are not in `tables.calls`
-    tables.calls.iter().chain(&tables.work.calls).for_each(|row| call_figures(&mut all, row));
+    tables.calls.iter().chain(&tables.gpu_ops.calls).for_each(|row| call_figures(&mut all, row));
     for row in &tables.failures {
-        let Some((function, status)) = row.way else { continue };
+        let Some((function, status)) = row.failure else { continue };
         let Some(function) = catalogue().get(function) else { continue };
         let error = failure_name(function, status);
         all.add("errors by name", format!("{} {error}", name_of(function.id)), row.count);
     }
     let mut memory = MemorySummary::default();
-    // `has_ended` does not matter: live memory and memory freed by exit are compared as one sum
+    // `has_exited` does not matter: live memory and memory freed by exit are compared as one sum
     tables.memory.iter().for_each(|row| memory.add_process(row, false));
     memory_figures(&mut all, &memory);
     site_figures(&mut all, tables);
@@ -54,7 +54,7 @@ fn call_figures(all: &mut AllFigures, row: &CallCounts) {
 fn site_figures(all: &mut AllFigures, tables: &Tables) {
     for row in &tables.sites {
         let label = format!("process {} site {}", row.process.tgid.0, row.site.0);
-        let live = row.held;
+        let live = row.live;
         let freed =
             row.allocations.saturating_sub(live.live_allocations).saturating_sub(row.ended_allocations);
         let freed_bytes = row.allocated_bytes.saturating_sub(live.live_bytes).saturating_sub(row.ended_bytes);
@@ -66,21 +66,21 @@ fn site_figures(all: &mut AllFigures, tables: &Tables) {
 }
 
 fn gpu_op_figures(all: &mut AllFigures, tables: &Tables) {
-    let work = &tables.work;
-    launch_figures(all, &launches::by_kernel(&work.launches));
-    for row in &work.launches {
+    let gpu_ops = &tables.gpu_ops;
+    launch_figures(all, &launches::by_kernel(&gpu_ops.launches));
+    for row in &gpu_ops.launches {
         all.add("launches by stream", stream_label(row.process.tgid, row.stream), row.totals.launches);
     }
     let mut graphs = GraphLaunches::default();
-    work.graphs.iter().for_each(|row| graphs.add_row(row));
+    gpu_ops.graphs.iter().for_each(|row| graphs.add_row(row));
     graph_figures(all, &graphs);
-    let mut copied: Vec<_> = work.copies.iter().map(|row| row.totals.clone()).collect();
+    let mut copied: Vec<_> = gpu_ops.copies.iter().map(|row| row.totals.clone()).collect();
     copies::sum_up(&mut copied);
     copy_figures(all, &copied);
     let mut gaps = Gaps::default();
     let has_any = |row: &&gpuprobe_event::counters::StreamGaps| {
         GapKind::ALL.iter().zip(&row.gaps).any(|(_, counts)| counts.gaps > 0)
     };
-    work.gaps.iter().filter(has_any).for_each(|row| gaps.add_row(row));
+    gpu_ops.gaps.iter().filter(has_any).for_each(|row| gaps.add_row(row));
     gap_figures(all, &gaps);
 }

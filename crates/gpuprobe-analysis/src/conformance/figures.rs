@@ -6,7 +6,7 @@ use gpuprobe_event::counters::CopyTotals;
 use gpuprobe_event::{MemorySummary, Tgid, Total};
 
 use crate::gpu_ops::gaps::Gaps;
-use crate::gpu_ops::launches::{GraphLaunches, KernelLaunches};
+use crate::gpu_ops::launches::{CudaKernelLaunches, GraphLaunches};
 
 pub(super) const ALLOCATED_BY_SITE: &str = "allocated by call site";
 pub(super) const FREED_BY_SITE: &str = "freed by call site";
@@ -66,7 +66,7 @@ pub(super) fn stream_label(tgid: Tgid, stream: u64) -> String {
     format!("process {} stream {stream:#x}", tgid.0)
 }
 
-pub(super) fn launch_figures(all: &mut AllFigures, kernels: &[KernelLaunches]) {
+pub(super) fn launch_figures(all: &mut AllFigures, kernels: &[CudaKernelLaunches]) {
     for row in kernels {
         let (name, totals) = (row.kernel.clone(), &row.totals);
         all.add("launches by kernel", name.clone(), totals.launches);

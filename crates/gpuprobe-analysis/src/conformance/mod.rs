@@ -5,10 +5,10 @@ mod counted;
 mod figures;
 mod replayed;
 
-use gpuprobe_event::counters::{CallCounts, FailureCounts, ProcessMemory, SiteMemory, WorkRows};
+use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, ProcessMemory, SiteMemory};
 
 use self::figures::{ALLOCATED_BY_SITE, AllFigures, FREED_BY_SITE, Figures};
-pub use self::replayed::EventTally;
+pub use self::replayed::EventTotals;
 use crate::recording::summary::SummaryReport;
 
 const GAPS: [&str; 4] = ["gaps", "time in gaps", "lengths of gaps", "longest gaps"];
@@ -29,12 +29,12 @@ pub struct Tables {
     /// Memory by process and call site.
     pub sites: Vec<SiteMemory>,
     /// Launches, graphs, copies and gaps.
-    pub work: WorkRows,
+    pub gpu_ops: GpuOpRows,
 }
 
 /// One quantity that was compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Compared {
+pub struct Comparison {
     pub quantity: &'static str,
     /// The number of figures that are above zero in both implementations.
     pub figures: usize,
@@ -46,7 +46,7 @@ pub struct Compared {
     pub not_compared: Option<&'static str>,
 }
 
-impl Compared {
+impl Comparison {
     fn new(quantity: &'static str) -> Self {
         Self { quantity, figures: 0, differ: 0, differences: Vec::new(), not_compared: None }
     }
@@ -57,9 +57,9 @@ impl Compared {
 pub fn compare(
     tables: &Tables,
     report: &SummaryReport,
-    totals: &EventTally,
+    totals: &EventTotals,
     is_partial: bool,
-) -> Vec<Compared> {
+) -> Vec<Comparison> {
     let (counted, replayed) = (counted::figures(tables), replayed::figures(report, totals));
     let is_gap_quantity = |quantity: &str| GAPS.contains(&quantity);
     let why_not = |quantity: &str| match quantity {
@@ -83,14 +83,14 @@ pub fn compare(
         let of = |all: &AllFigures| all.0.get(quantity).unwrap_or(&none).clone();
         match why_not(quantity) {
             None => compare_figures(quantity, &of(&counted), &of(&replayed)),
-            why => Compared { not_compared: why, ..Compared::new(quantity) },
+            why => Comparison { not_compared: why, ..Comparison::new(quantity) },
         }
     };
     quantities.into_iter().map(compare_one).collect()
 }
 
-fn compare_figures(quantity: &'static str, counted: &Figures, replayed: &Figures) -> Compared {
-    let mut compared = Compared::new(quantity);
+fn compare_figures(quantity: &'static str, counted: &Figures, replayed: &Figures) -> Comparison {
+    let mut compared = Comparison::new(quantity);
     let mut labels: Vec<_> = counted.keys().chain(replayed.keys()).collect();
     labels.sort_unstable();
     labels.dedup();

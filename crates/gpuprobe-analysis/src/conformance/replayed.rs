@@ -17,7 +17,7 @@ use crate::stats::buckets::bucket;
 /// Figures that the comparison needs and a summary does not have: allocations and frees by call site (a recording has
 /// only the live memory by call site, in its last line), and whether launches on a stream have a defined order.
 #[derive(Clone, Debug, Default)]
-pub struct EventTally {
+pub struct EventTotals {
     allocated: BTreeMap<(Tgid, SiteId), Total>,
     freed: BTreeMap<(Tgid, SiteId), Total>,
     /// Some frees have no call site: those of replaced allocations, and all but the last if one call frees several.
@@ -29,7 +29,7 @@ pub struct EventTally {
     has_shared_streams: bool,
 }
 
-impl EventTally {
+impl EventTotals {
     pub fn feed(&mut self, call: &Call) {
         if !call.took_effect() {
             return;
@@ -81,7 +81,7 @@ impl EventTally {
     }
 }
 
-pub(super) fn figures(report: &SummaryReport, totals: &EventTally) -> AllFigures {
+pub(super) fn figures(report: &SummaryReport, totals: &EventTotals) -> AllFigures {
     let mut all = AllFigures::default();
     report.functions.iter().for_each(|row| function_figures(&mut all, row));
     for row in &report.errors {
@@ -93,10 +93,10 @@ pub(super) fn figures(report: &SummaryReport, totals: &EventTally) -> AllFigures
     for ((tgid, stream), launches) in &totals.launches {
         all.add("launches by stream", stream_label(*tgid, *stream), *launches);
     }
-    launch_figures(&mut all, &report.work.kernels);
-    graph_figures(&mut all, &report.work.graphs);
-    copy_figures(&mut all, &report.work.copies);
-    gap_figures(&mut all, &report.work.gaps);
+    launch_figures(&mut all, &report.gpu_ops.kernels);
+    graph_figures(&mut all, &report.gpu_ops.graphs);
+    copy_figures(&mut all, &report.gpu_ops.copies);
+    gap_figures(&mut all, &report.gpu_ops.gaps);
     all
 }
 
@@ -112,7 +112,7 @@ fn function_figures(all: &mut AllFigures, row: &FunctionSummary) {
     all.add_buckets("latency", &name, &powers);
 }
 
-fn site_figures(all: &mut AllFigures, totals: &EventTally) {
+fn site_figures(all: &mut AllFigures, totals: &EventTotals) {
     let both = [(ALLOCATED_BY_SITE, &totals.allocated), (FREED_BY_SITE, &totals.freed)];
     for (quantity, totals) in both {
         for ((tgid, site), total) in totals {

@@ -6,7 +6,7 @@ use gpuprobe_event::{FunctionId, Tgid, catalogue};
 use serde::{Serialize, Serializer};
 
 /// The commands that costs are predicted for.
-pub const WAYS: [&str; 3] = ["daemon", "memory", "trace"];
+pub const COMMANDS: [&str; 3] = ["daemon", "memory", "trace"];
 /// Functions shown for each process, the most expensive first.
 const MOST_FUNCTIONS: usize = 5;
 
@@ -25,7 +25,7 @@ pub struct PredictedFunction {
     pub calls_per_second: f64,
     /// The share of one core, for each of [`WAYS`].
     #[serde(serialize_with = "by_name")]
-    pub shares: [f64; WAYS.len()],
+    pub shares: [f64; COMMANDS.len()],
 }
 
 /// The predicted cost of probing one process.
@@ -37,7 +37,7 @@ pub struct PredictedProcess {
     pub calls_per_second: f64,
     /// The share of one core, for each of [`WAYS`].
     #[serde(serialize_with = "by_name")]
-    pub shares: [f64; WAYS.len()],
+    pub shares: [f64; COMMANDS.len()],
     /// The most expensive functions.
     pub functions: Vec<PredictedFunction>,
 }
@@ -58,7 +58,7 @@ pub struct Prediction {
 pub fn predict(
     names: &BTreeMap<Tgid, String>,
     rates: &[Rate],
-    cost: &dyn Fn(FunctionId) -> [f64; WAYS.len()],
+    cost: &dyn Fn(FunctionId) -> [f64; COMMANDS.len()],
 ) -> Vec<PredictedProcess> {
     let process = |(pid, name): (&Tgid, &String)| {
         let of = rates.iter().filter(|rate| rate.pid == *pid && rate.per_second > 0.0);
@@ -78,14 +78,14 @@ pub fn predict(
     processes
 }
 
-fn function(rate: &Rate, cost: &dyn Fn(FunctionId) -> [f64; WAYS.len()]) -> Option<PredictedFunction> {
+fn function(rate: &Rate, cost: &dyn Fn(FunctionId) -> [f64; COMMANDS.len()]) -> Option<PredictedFunction> {
     let function = catalogue().get(rate.function)?.name;
     let shares = cost(rate.function).map(|ns| rate.per_second * ns / 1e9);
     Some(PredictedFunction { function, calls_per_second: rate.per_second, shares })
 }
 
-fn by_name<S: Serializer>(shares: &[f64; WAYS.len()], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(WAYS.iter().zip(shares))
+fn by_name<S: Serializer>(shares: &[f64; COMMANDS.len()], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(COMMANDS.iter().zip(shares))
 }
 
 fn highest(shares: &[f64]) -> f64 {

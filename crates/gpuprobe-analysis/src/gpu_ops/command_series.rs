@@ -64,19 +64,19 @@ impl CommandSeries {
 
 /// The requests of one process, updated from its table rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct KernelModuleRequests {
     series: CommandSeries,
     /// The rows as of the last update.
     counted: HashMap<CommandCode, CommandTotals>,
 }
 
-impl Asked {
+impl KernelModuleRequests {
     pub fn series(&self) -> &CommandSeries {
         &self.series
     }
 
     /// Adds what is new in the rows of the process.
-    pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a CommandCounts>) {
+    pub fn update<'a>(&mut self, rows: impl IntoIterator<Item = &'a CommandCounts>) {
         // by command: its total time and what is new. One command can occur in requests of several sizes.
         let mut commands: HashMap<(DeviceKind, &Name), (u64, CommandTotals)> = HashMap::new();
         for row in rows {
@@ -96,7 +96,7 @@ impl Asked {
     }
 
     /// Sets the totals of unified memory since the process started.
-    pub fn look_at_unified(&mut self, totals: &UnifiedTotals) {
+    pub fn update_unified(&mut self, totals: &UnifiedTotals) {
         self.series.unified = *totals;
     }
 
@@ -106,8 +106,8 @@ impl Asked {
         rows: impl IntoIterator<Item = &'a CommandCounts>,
         unified: impl IntoIterator<Item = &'a (ProcessKey, UnifiedTotals)>,
     ) -> CommandSeries {
-        self.look(rows);
-        unified.into_iter().for_each(|(_, totals)| self.look_at_unified(totals));
+        self.update(rows);
+        unified.into_iter().for_each(|(_, totals)| self.update_unified(totals));
         self.series
     }
 }
@@ -133,10 +133,10 @@ mod tests {
 
     #[test]
     fn requests_of_two_sizes_are_one_command_and_updates_add_up() {
-        let mut asked = Asked::default();
-        asked.look(&[row(0x101, 4), row(0x201, 6)]);
-        assert_eq!(calls_of(asked.series(), "command 1"), Some(10));
-        let series = asked.finish(&[row(0x101, 5), row(0x201, 6)], &[]);
+        let mut requests = KernelModuleRequests::default();
+        requests.update(&[row(0x101, 4), row(0x201, 6)]);
+        assert_eq!(calls_of(requests.series(), "command 1"), Some(10));
+        let series = requests.finish(&[row(0x101, 5), row(0x201, 6)], &[]);
         let (device, _, totals) = series.named().next().unwrap();
         assert_eq!(
             (device, totals.calls, totals.failures, totals.total_ns),
@@ -147,15 +147,15 @@ mod tests {
 
     #[test]
     fn series_are_bounded_never_decrease_and_sum_to_all_calls() {
-        let mut asked = Asked::default();
+        let mut requests = KernelModuleRequests::default();
         let first: Vec<_> = (0..40).map(|i| row(i, u64::from(100 - i))).collect();
-        asked.look(&first);
-        let before = asked.series().clone();
+        requests.update(&first);
+        let before = requests.series().clone();
         assert_eq!(before.named().count(), MOST_AT_FIRST);
         let second: Vec<_> =
             (0..200).map(|i| row(i, if i < 40 { 100 - u64::from(i) } else { 500 })).collect();
-        asked.look(&second);
-        let after = asked.series();
+        requests.update(&second);
+        let after = requests.series();
         assert!(after.named().count() <= MOST_EVER && after.other().calls >= before.other().calls);
         assert!(before.named().all(|(_, name, totals)| calls_of(after, name) == Some(totals.calls)));
         let sum = after.named().map(|(_, _, totals)| totals.calls).sum::<u64>() + after.other().calls;
@@ -174,11 +174,11 @@ mod tests {
             to_gpu: Moved { migrations: n, bytes: 100 * n },
             ..UnifiedTotals::default()
         };
-        let mut asked = Asked::default();
-        asked.look_at_unified(&totals(2));
-        let mut series = asked.clone().finish(&[], &[]);
+        let mut requests = KernelModuleRequests::default();
+        requests.update_unified(&totals(2));
+        let mut series = requests.clone().finish(&[], &[]);
         assert_eq!(series.unified(), &totals(2));
-        series.add(&asked.finish(&[], &[(key, totals(5))]));
+        series.add(&requests.finish(&[], &[(key, totals(5))]));
         assert_eq!(series.unified(), &totals(7));
     }
 }

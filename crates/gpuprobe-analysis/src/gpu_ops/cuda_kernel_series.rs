@@ -21,7 +21,7 @@ const MORE_PER_DOUBLING: usize = 2;
 /// them by.
 const MOST_WAITING: usize = 64;
 /// A kernel that has no name after this time is counted as one without a name.
-pub const NAME_COMES_WITHIN_NS: u64 = 2_000_000_000;
+pub const NAME_TIMEOUT_NS: u64 = 2_000_000_000;
 
 /// Launches of CUDA kernels with a series of their own, and the sum of all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,7 +126,7 @@ struct Counted {
 
 /// The launches of one process, updated from its table rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Launched {
+pub struct LaunchTracker {
     series: CudaKernelSeries,
     /// Launches of earlier runs that share the series.
     earlier: u64,
@@ -134,7 +134,7 @@ pub struct Launched {
     counted: HashMap<(u64, u64), Counted>,
 }
 
-impl Launched {
+impl LaunchTracker {
     /// For a process that shares its series with earlier runs: their kernels get their series back.
     pub fn after<'a>(earlier: impl IntoIterator<Item = &'a CudaKernelSeries>) -> Self {
         let mut launched = Self::default();
@@ -150,7 +150,7 @@ impl Launched {
     }
 
     /// Adds what is new in the rows of the process. `now_ns` must be of the same clock each time.
-    pub fn look<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: u64) {
+    pub fn update<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: u64) {
         self.take(rows, Some(now_ns));
     }
 
@@ -170,7 +170,7 @@ impl Launched {
             if let (None, Some(now_ns)) = (&row.kernel, now_ns) {
                 let since_ns = *counted.unnamed_since_ns.get_or_insert(now_ns);
                 // the name may still arrive
-                if now_ns.saturating_sub(since_ns) < NAME_COMES_WITHIN_NS {
+                if now_ns.saturating_sub(since_ns) < NAME_TIMEOUT_NS {
                     continue;
                 }
             }
@@ -215,13 +215,13 @@ mod tests {
     /// Each kernel is launched more often than all before it.
     #[test]
     fn no_series_decreases_and_the_sum_is_complete_when_the_most_launched_kernel_changes() {
-        let (mut launched, mut rows) = (Launched::default(), Vec::new());
+        let (mut launched, mut rows) = (LaunchTracker::default(), Vec::new());
         let mut before = HashMap::new();
         for kernel in 0..100_u64 {
             rows.push(row(kernel, Some(&format!("k{kernel}")), 1));
-            launched.look(&rows, 0);
+            launched.update(&rows, 0);
             rows[kernel as usize].totals.launches += 10 * (kernel + 1);
-            launched.look(&rows, 0);
+            launched.update(&rows, 0);
             let now = values(launched.series());
             for (name, n) in &before {
                 assert!(now[name] >= *n, "{name}: {n}, then {}", now[name]);
@@ -237,21 +237,21 @@ mod tests {
     /// A hundred kernels take turns at being the most launched; then the main kernel of the process starts.
     #[test]
     fn a_warm_up_leaves_series_for_the_kernels_that_follow() {
-        let mut launched = Launched::default();
+        let mut launched = LaunchTracker::default();
         let mut rows: Vec<_> = (0..100).map(|k| row(k, Some(&format!("warm{k:02}")), 1)).collect();
         for turn in 0..100 {
             rows.iter_mut().skip(turn).take(20).for_each(|row| row.totals.launches += 3);
-            launched.look(&rows, 0);
+            launched.update(&rows, 0);
         }
         rows.push(row(101, None, 1));
-        (0..2).for_each(|look| launched.look(&rows, look * NAME_COMES_WITHIN_NS));
+        (0..2).for_each(|update| launched.update(&rows, update * NAME_TIMEOUT_NS));
         assert_eq!(values(launched.series())["unknown"], 1, "kernels without a name have a series");
         let warm: u64 = rows.iter().map(|row| row.totals.launches).sum();
         rows.push(row(100, Some("train_step"), 0));
         let mut before = values(launched.series());
         for _ in 0..200 {
             rows[101].totals.launches += 1000;
-            launched.look(&rows, NAME_COMES_WITHIN_NS);
+            launched.update(&rows, NAME_TIMEOUT_NS);
             let now = values(launched.series());
             assert!(before.iter().all(|(name, n)| now[name] >= *n));
             assert_eq!(now.values().sum::<u64>(), warm + rows[101].totals.launches);
@@ -266,7 +266,7 @@ mod tests {
     fn a_kernel_that_many_short_processes_launch_has_a_series_in_their_sums() {
         let of = |kernels: &[(String, u64)]| {
             let rows = kernels.iter().zip(0..).map(|((name, n), handle)| row(handle, Some(name), *n));
-            Launched::default().finish(&rows.collect::<Vec<_>>())
+            LaunchTracker::default().finish(&rows.collect::<Vec<_>>())
         };
         let (mut sum, mut before) = (CudaKernelSeries::default(), HashMap::new());
         for process in 0..100 {
@@ -287,25 +287,25 @@ mod tests {
 
     #[test]
     fn a_late_name_takes_no_launches_from_the_unknown_series() {
-        let mut launched = Launched::default();
-        launched.look(&[row(1, None, 5)], 7);
+        let mut launched = LaunchTracker::default();
+        launched.update(&[row(1, None, 5)], 7);
         assert_eq!(
             values(launched.series()),
             HashMap::from([("other".to_owned(), 0)]),
             "the name may arrive"
         );
-        launched.look(&[row(1, Some("add"), 6), row(2, None, 3)], 8);
+        launched.update(&[row(1, Some("add"), 6), row(2, None, 3)], 8);
         assert_eq!(values(launched.series())["add"], 6);
         let rows = [row(1, Some("add"), 6), row(2, None, 3)];
         // regardless of the number of updates in that time
-        (9..20).for_each(|at| launched.look(&rows, at));
-        launched.look(&rows, NAME_COMES_WITHIN_NS + 7);
+        (9..20).for_each(|at| launched.update(&rows, at));
+        launched.update(&rows, NAME_TIMEOUT_NS + 7);
         assert!(!values(launched.series()).contains_key("unknown"));
-        launched.look(&rows, NAME_COMES_WITHIN_NS + 8);
+        launched.update(&rows, NAME_TIMEOUT_NS + 8);
         assert_eq!(values(launched.series())["unknown"], 3);
-        launched.look(&[row(2, None, 4)], NAME_COMES_WITHIN_NS + 9);
+        launched.update(&[row(2, None, 4)], NAME_TIMEOUT_NS + 9);
         assert_eq!(values(launched.series())["unknown"], 4, "it is not waited for again");
-        launched.look(&[row(2, Some("scale"), 6)], NAME_COMES_WITHIN_NS + 10);
+        launched.update(&[row(2, Some("scale"), 6)], NAME_TIMEOUT_NS + 10);
         let last = launched.finish(&[row(1, Some("add"), 6), row(2, Some("scale"), 6), row(3, None, 7)]);
         let now = values(&last);
         assert_eq!((now["unknown"], now["scale"], now["add"], now["other"]), (11, 2, 6, 0));
@@ -315,7 +315,7 @@ mod tests {
     fn sums_over_processes_never_decrease() {
         let of = |kernels: std::ops::Range<u64>| {
             let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), k + 1)).collect();
-            Launched::default().finish(&rows)
+            LaunchTracker::default().finish(&rows)
         };
         let (mut sum, mut before) = (CudaKernelSeries::default(), HashMap::new());
         for process in 0..30 {
@@ -333,7 +333,7 @@ mod tests {
     fn runs_that_share_their_series_have_no_more_series_than_one_run() {
         let run = |series: &CudaKernelSeries, kernels: std::ops::Range<u64>| {
             let rows: Vec<_> = kernels.map(|k| row(k, Some(&format!("k{k}")), 1)).collect();
-            Launched::after([series]).finish(&rows)
+            LaunchTracker::after([series]).finish(&rows)
         };
         let (mut all, mut before) = (CudaKernelSeries::default(), HashMap::new());
         for process in 0..10 {
@@ -345,6 +345,10 @@ mod tests {
         }
         assert_eq!(before.values().sum::<u64>(), 200);
         assert!(before.len() <= most(200) + 1, "{}", before.len());
-        assert_eq!(Launched::after([&all]).series().named().count(), 0, "a reserved series is not shown");
+        assert_eq!(
+            LaunchTracker::after([&all]).series().named().count(),
+            0,
+            "a reserved series is not shown"
+        );
     }
 }

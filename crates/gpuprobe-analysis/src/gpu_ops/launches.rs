@@ -16,7 +16,7 @@ pub(crate) const SHORT_LAUNCH_LOG2: usize = 15;
 
 /// Launches of one CUDA kernel by one process, on all its streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct KernelLaunches {
+pub struct CudaKernelLaunches {
     pub kernel: String,
     /// The number of streams; for several kernels, the sum.
     pub streams: u64,
@@ -25,7 +25,7 @@ pub struct KernelLaunches {
     pub totals: LaunchTotals,
 }
 
-impl KernelLaunches {
+impl CudaKernelLaunches {
     /// Adds launches of the same CUDA kernel, or of others that share the row.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
@@ -35,7 +35,7 @@ impl KernelLaunches {
 
 /// Sums rows by name of the CUDA kernel, most launches first. Handles with the same name, or without a name, are one
 /// kernel.
-pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) -> Vec<KernelLaunches> {
+pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) -> Vec<CudaKernelLaunches> {
     let mut kernels: HashMap<&str, LaunchTotals> = HashMap::new();
     let mut streams: HashMap<&str, HashSet<(ProcessKey, u64)>> = HashMap::new();
     for row in rows {
@@ -43,7 +43,7 @@ pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) ->
         kernels.entry(name).or_default().add(&row.totals);
         streams.entry(name).or_default().insert((row.process, row.stream));
     }
-    let kernel = |(name, totals): (&str, LaunchTotals)| KernelLaunches {
+    let kernel = |(name, totals): (&str, LaunchTotals)| CudaKernelLaunches {
         kernel: name.to_owned(),
         streams: streams.get(name).map_or(0, HashSet::len) as u64,
         totals,
@@ -53,12 +53,12 @@ pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) ->
     kernels
 }
 
-fn sort(kernels: &mut [KernelLaunches]) {
+fn sort(kernels: &mut [CudaKernelLaunches]) {
     kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
 }
 
 /// Sums the rows of each CUDA kernel; most launches first.
-pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
+pub(crate) fn sum_up(kernels: &mut Vec<CudaKernelLaunches>) {
     kernels.sort_by(|a, b| a.kernel.cmp(&b.kernel));
     kernels.dedup_by(|more, sum| {
         let same = more.kernel == sum.kernel;
@@ -71,11 +71,12 @@ pub(crate) fn sum_up(kernels: &mut Vec<KernelLaunches>) {
 }
 
 /// The `most` CUDA kernels with the most launches, and one row that sums all others.
-pub fn top(kernels: &[KernelLaunches], most: usize) -> Vec<KernelLaunches> {
+pub fn top(kernels: &[CudaKernelLaunches], most: usize) -> Vec<CudaKernelLaunches> {
     let (named, others) = kernels.split_at(kernels.len().min(most));
     let mut top = named.to_vec();
     if !others.is_empty() {
-        let mut other = KernelLaunches { kernel: OTHER_KERNELS.to_owned(), ..KernelLaunches::default() };
+        let mut other =
+            CudaKernelLaunches { kernel: OTHER_KERNELS.to_owned(), ..CudaKernelLaunches::default() };
         others.iter().for_each(|more| other.add(more));
         top.push(other);
         // a kernel may itself have this name
@@ -131,10 +132,10 @@ impl GraphLaunches {
 mod tests {
     use super::*;
 
-    fn kernel(name: &str, launches: u64, grid: u32) -> KernelLaunches {
+    fn kernel(name: &str, launches: u64, grid: u32) -> CudaKernelLaunches {
         let grid = Some(([grid, 1, 1], [grid, 1, 1]));
         let totals = LaunchTotals { launches, grid, ..LaunchTotals::default() };
-        KernelLaunches { kernel: name.to_owned(), streams: 1, totals }
+        CudaKernelLaunches { kernel: name.to_owned(), streams: 1, totals }
     }
 
     #[test]
@@ -165,7 +166,7 @@ mod tests {
         let mut kernels: Vec<_> = (0..30).map(|i| kernel(&format!("k{i:02}"), 100 - i, 1)).collect();
         kernels.push(kernel("other", 1, 1));
         let top = top(&kernels, 20);
-        let all = |kernels: &[KernelLaunches]| kernels.iter().map(|k| k.totals.launches).sum::<u64>();
+        let all = |kernels: &[CudaKernelLaunches]| kernels.iter().map(|k| k.totals.launches).sum::<u64>();
         assert_eq!((top.len(), all(&top)), (21, all(&kernels)));
         assert_eq!(top[0].kernel, "other", "the sum of eleven kernels is the largest");
         assert_eq!(super::top(&kernels[..20], 20).len(), 20);

@@ -1,28 +1,28 @@
 //! All GPU operations of one process.
 
-use gpuprobe_event::counters::{CopyTotals, LATENCY_BUCKETS, WorkRows};
+use gpuprobe_event::counters::{CopyTotals, GpuOpRows, LATENCY_BUCKETS};
 use serde::Serialize;
 
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
 use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
 use crate::gpu_ops::gaps::Gaps;
-use crate::gpu_ops::launches::{self, GraphLaunches, KernelLaunches};
+use crate::gpu_ops::launches::{self, CudaKernelLaunches, GraphLaunches};
 
 /// CUDA kernels kept for an exited process.
 const MOST_KEPT: usize = 64;
 
 /// Launches, copies, and the gaps between launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Work {
+pub struct GpuOps {
     /// By CUDA kernel, most launches first.
-    pub kernels: Vec<KernelLaunches>,
+    pub kernels: Vec<CudaKernelLaunches>,
     /// The same launches as counters that never decrease.
     #[serde(skip)]
     pub launched: CudaKernelSeries,
     /// Requests to the NVIDIA kernel module.
     #[serde(skip)]
-    pub asked: CommandSeries,
+    pub requests: CommandSeries,
     pub graphs: GraphLaunches,
     /// By direction, mode and host memory.
     pub copies: Vec<CopyTotals>,
@@ -45,19 +45,19 @@ pub struct Busiest {
     pub copying_ns: u64,
 }
 
-impl Work {
+impl GpuOps {
     /// The operations of an exited process.
-    pub(crate) fn of_exited(rows: &WorkRows) -> Self {
-        let mut work = Self {
+    pub(crate) fn of_exited(rows: &GpuOpRows) -> Self {
+        let mut gpu_ops = Self {
             kernels: launches::by_kernel(&rows.launches),
             copies: rows.copies.iter().map(|row| row.totals.clone()).collect(),
             ..Self::default()
         };
-        rows.graphs.iter().for_each(|row| work.graphs.add_row(row));
-        rows.gaps.iter().for_each(|row| work.gaps.add_row(row));
-        work.tidy();
-        work.kernels = launches::top(&work.kernels, MOST_KEPT);
-        work
+        rows.graphs.iter().for_each(|row| gpu_ops.graphs.add_row(row));
+        rows.gaps.iter().for_each(|row| gpu_ops.gaps.add_row(row));
+        gpu_ops.tidy();
+        gpu_ops.kernels = launches::top(&gpu_ops.kernels, MOST_KEPT);
+        gpu_ops
     }
 
     /// Merges rows with the same key.
@@ -79,7 +79,7 @@ impl Work {
     pub(crate) fn add(&mut self, more: &Self) {
         self.kernels.extend(more.kernels.iter().cloned());
         self.launched.add(&more.launched);
-        self.asked.add(&more.asked);
+        self.requests.add(&more.requests);
         self.graphs.add(&more.graphs);
         self.copies.extend(more.copies.iter().cloned());
         self.gaps.add(&more.gaps);

@@ -17,12 +17,12 @@ const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub:
 
 /// A call site: one stack of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct Place {
+pub struct CallSite {
     /// The frames from the one to show outwards; empty if the stack is not known.
     pub frames: Vec<Frame>,
 }
 
-impl Place {
+impl CallSite {
     /// The call site of a stack, innermost frame first.
     pub fn of(mut frames: Vec<Frame>) -> Self {
         let first = shown_frame(&frames);
@@ -36,7 +36,7 @@ impl Place {
     }
 
     /// All frames, the innermost first.
-    pub fn way(&self) -> Vec<String> {
+    pub fn stack(&self) -> Vec<String> {
         self.frames.iter().map(Frame::to_string).collect()
     }
 }
@@ -81,7 +81,7 @@ pub struct CallSiteId(u64);
 pub struct CallSites {
     of_site: HashMap<SiteId, CallSiteId>,
     by_stack: HashMap<Vec<String>, CallSiteId>,
-    call_sites: HashMap<CallSiteId, Arc<Place>>,
+    call_sites: HashMap<CallSiteId, Arc<CallSite>>,
     found: u64,
 }
 
@@ -93,8 +93,8 @@ impl CallSites {
 
     /// Sets the stack of a site, innermost frame first.
     pub fn name(&mut self, site: SiteId, frames: Vec<Frame>) {
-        let call_site = Place::of(frames);
-        let id = *self.by_stack.entry(call_site.way()).or_insert_with(|| {
+        let call_site = CallSite::of(frames);
+        let id = *self.by_stack.entry(call_site.stack()).or_insert_with(|| {
             self.found += 1;
             CallSiteId(self.found)
         });
@@ -107,7 +107,7 @@ impl CallSites {
         self.of_site.get(&site).copied()
     }
 
-    pub fn get(&self, id: CallSiteId) -> Option<&Arc<Place>> {
+    pub fn get(&self, id: CallSiteId) -> Option<&Arc<CallSite>> {
         self.call_sites.get(&id)
     }
 
@@ -122,7 +122,7 @@ impl CallSites {
 
 /// Distinct names for call sites that are shown together. If several have the same first frame, for example because
 /// they allocate through one function, the next frames in which they differ are appended.
-pub fn distinct_names(call_sites: &[Arc<Place>]) -> Vec<String> {
+pub fn distinct_names(call_sites: &[Arc<CallSite>]) -> Vec<String> {
     let stacks: Vec<Vec<String>> =
         call_sites.iter().map(|call_site| call_site.frames.iter().map(short).collect()).collect();
     let mut names: Vec<String> = call_sites.iter().map(|call_site| call_site.name()).collect();
@@ -142,14 +142,14 @@ pub fn distinct_names(call_sites: &[Arc<Place>]) -> Vec<String> {
             groups.push((i + 1, part));
         }
     }
-    number_alike(&mut names, call_sites);
+    number_duplicates(&mut names, call_sites);
     names
 }
 
 /// Appends numbers to equal names. The numbers follow the order of the stacks, because the order in the list changes.
-pub fn number_alike(names: &mut [String], call_sites: &[Arc<Place>]) {
+pub fn number_duplicates(names: &mut [String], call_sites: &[Arc<CallSite>]) {
     let mut order: Vec<usize> = (0..names.len().min(call_sites.len())).collect();
-    order.sort_by_cached_key(|i| call_sites[*i].way());
+    order.sort_by_cached_key(|i| call_sites[*i].stack());
     let mut taken: HashSet<String> = names.iter().cloned().collect();
     let mut seen = HashSet::new();
     for i in order {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     fn named(frames: &[Frame]) -> String {
-        Place::of(frames.to_vec()).name()
+        CallSite::of(frames.to_vec()).name()
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
         assert_ne!(of(1), of(3));
         assert!(call_sites.is_named(SiteId(5)) && !call_sites.is_named(SiteId(6)));
         assert_eq!(
-            call_sites.get(of(2)).unwrap().way(),
+            call_sites.get(of(2)).unwrap().stack(),
             ["load (/src/lib/app.cc:3)", "main (/src/lib/app.cc:9)"]
         );
 
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn call_sites_of_one_function_are_named_with_their_callers() {
-        let call_site = |frames: &[Frame]| Arc::new(Place::of(frames.to_vec()));
+        let call_site = |frames: &[Frame]| Arc::new(CallSite::of(frames.to_vec()));
         let (get, main) = (frame("get", "app", 3), frame("main", "app", 9));
         let shown = distinct_names(&[
             call_site(&[get.clone(), frame("pool", "app", 4), frame("load", "app", 5), main.clone()]),
@@ -263,11 +263,11 @@ mod tests {
     fn no_two_call_sites_have_the_same_name() {
         let call_site = |names: &[&str]| {
             let frames = names.iter().enumerate().map(|(i, name)| frame(name, "app", i as u32 + 1));
-            Arc::new(Place::of(frames.collect()))
+            Arc::new(CallSite::of(frames.collect()))
         };
         let folder = |folder: &str| {
             let file = Some(format!("{folder}/app.cc"));
-            Arc::new(Place::of(vec![Frame { file, ..frame("put", "app", 1) }]))
+            Arc::new(CallSite::of(vec![Frame { file, ..frame("put", "app", 1) }]))
         };
         let call_sites = [
             call_site(&["get", "mid", "one", "main"]),
@@ -300,7 +300,8 @@ mod tests {
             module: Some("app".to_owned()),
             ..Frame::default()
         };
-        let call_site = |names: &[&str]| Arc::new(Place::of(names.iter().map(|name| bare(name)).collect()));
+        let call_site =
+            |names: &[&str]| Arc::new(CallSite::of(names.iter().map(|name| bare(name)).collect()));
         let call_sites = [
             call_site(&["get", "one"]),
             call_site(&["get", "two"]),
@@ -310,7 +311,7 @@ mod tests {
         let names = distinct_names(&call_sites);
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), call_sites.len(), "{names:?}");
         let mut names = ["a", "a", "a #2", "b"].map(str::to_owned);
-        number_alike(&mut names, &call_sites);
+        number_duplicates(&mut names, &call_sites);
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), 4, "{names:?}");
         assert!(names.contains(&"a #3".to_owned()) && names.contains(&"b".to_owned()), "{names:?}");
     }

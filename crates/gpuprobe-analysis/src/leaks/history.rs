@@ -25,22 +25,22 @@ pub struct Point {
     /// How many of `allocations` were freed by a call.
     pub frees: u64,
     /// How many of `allocations` were freed with their context.
-    pub ended: u64,
+    pub freed_with_context: u64,
 }
 
 impl Point {
     /// From one row of the BPF side.
     fn of(row: &SiteMemory) -> Self {
         Self {
-            low_bytes: row.held.live_bytes,
-            last_bytes: row.held.live_bytes,
+            low_bytes: row.live.live_bytes,
+            last_bytes: row.live.live_bytes,
             allocations: row.allocations,
             // the row changes while it is read, so the difference could be negative
             frees: row
                 .allocations
-                .saturating_sub(row.held.live_allocations)
+                .saturating_sub(row.live.live_allocations)
                 .saturating_sub(row.ended_allocations),
-            ended: row.ended_allocations,
+            freed_with_context: row.ended_allocations,
         }
     }
 
@@ -52,7 +52,7 @@ impl Point {
             last_bytes: self.last_bytes.saturating_add(other.last_bytes),
             allocations: self.allocations.saturating_add(other.allocations),
             frees: self.frees.saturating_add(other.frees),
-            ended: self.ended.saturating_add(other.ended),
+            freed_with_context: self.freed_with_context.saturating_add(other.freed_with_context),
         }
     }
 
@@ -63,7 +63,7 @@ impl Point {
 
     /// The same site after its row was removed: it has no live memory any more.
     fn freed(self) -> Self {
-        let frees = self.allocations.saturating_sub(self.ended);
+        let frees = self.allocations.saturating_sub(self.freed_with_context);
         Self { low_bytes: 0, last_bytes: 0, frees, ..self }
     }
 }
@@ -227,7 +227,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::Tgid;
-    use gpuprobe_event::counters::{Held, ProcessKey};
+    use gpuprobe_event::counters::{LiveTotals, ProcessKey};
 
     use super::*;
 
@@ -236,7 +236,7 @@ mod tests {
             process: ProcessKey { tgid: Tgid(1), instance: 1 },
             site: SiteId(site),
             gpu: Some(gpu),
-            held: Held { live_bytes, live_allocations: allocations.min(live_bytes) },
+            live: LiveTotals { live_bytes, live_allocations: allocations.min(live_bytes) },
             allocations,
             allocated_bytes: live_bytes,
             ended_allocations: 0,
@@ -300,12 +300,15 @@ mod tests {
 
     #[test]
     fn memory_freed_with_its_context_is_not_counted_as_a_free() {
-        let ended = SiteMemory { ended_allocations: 5, ..row(1, 0, 2, 9) };
+        let freed_with_context = SiteMemory { ended_allocations: 5, ..row(1, 0, 2, 9) };
         let mut history = History::new(0);
-        history.sample([ended].iter(), 1);
+        history.sample([freed_with_context].iter(), 1);
         history.sample([].iter(), 2);
         let points = history.of(SiteId(1)).unwrap();
-        assert_eq!(points.iter().map(|p| (p.frees, p.ended)).collect::<Vec<_>>(), [(2, 5), (4, 5)]);
+        assert_eq!(
+            points.iter().map(|p| (p.frees, p.freed_with_context)).collect::<Vec<_>>(),
+            [(2, 5), (4, 5)]
+        );
     }
 
     #[test]

@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use gpuprobe_event::Tgid;
-use gpuprobe_event::counters::{CallCounts, FailureCounts, Held, ProcessKey, ProcessMemory, WorkRows};
+use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LiveTotals, ProcessKey, ProcessMemory};
 use serde::Serialize;
 
 use super::function_counts::{Failure, FunctionCounts};
 use super::memory_counts::{MemoryCounts, MemoryTotals};
 use super::process_snapshot::ProcessSnapshot;
-use crate::gpu_ops::process_ops::Work;
+use crate::gpu_ops::process_ops::GpuOps;
 use crate::process_info::ProcessInfo;
 
 /// How long an exited process is listed by default, so that the next scrape sees its counters.
 pub const LISTED_AFTER_EXIT_NS: u64 = 5 * 60 * 1_000_000_000;
 
 /// Exited processes listed by default. One that uses ten functions takes 20 kB of a scrape.
-pub const MOST_ENDED: usize = 128;
+pub const MOST_EXITED: usize = 128;
 /// Names with sums of their own. Any process can take any name, so further names are summed under [`OTHER`].
 const MOST_NAMES: usize = 64;
 /// The name of the sum over all further names.
@@ -29,7 +29,7 @@ const OTHER: &str = "other";
 
 /// The last rows of an exited process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndedProcess {
+pub struct ExitedProcess {
     pub key: ProcessKey,
     pub info: ProcessInfo,
     /// One row per function.
@@ -38,7 +38,7 @@ pub struct EndedProcess {
     pub failures: Vec<FailureCounts>,
     pub memory: Option<ProcessMemory>,
     /// Rows of GPU operations.
-    pub work: WorkRows,
+    pub gpu_ops: GpuOpRows,
 }
 
 /// The sum over all exited processes of one name that are no longer listed individually.
@@ -54,7 +54,7 @@ pub struct PastProcesses {
     /// Memory counters; nothing is live.
     pub memory: MemoryCounts,
     /// GPU operations.
-    pub work: Work,
+    pub gpu_ops: GpuOps,
 }
 
 impl PastProcesses {
@@ -64,7 +64,7 @@ impl PastProcesses {
         add_functions(&mut self.functions, &process.functions);
         process.failures.iter().for_each(|failure| failure.add_to(&mut self.failures));
         self.memory.add(&process.memory);
-        self.work.add(&process.work);
+        self.gpu_ops.add(&process.gpu_ops);
     }
 }
 
@@ -94,14 +94,14 @@ impl EarlierRuns {
         add_functions(&mut sum.functions, &process.functions);
         process.failures.iter().for_each(|failure| failure.add_to(&mut sum.failures));
         sum.memory.add(&process.memory);
-        sum.work.add_run(&process.work);
+        sum.gpu_ops.add_run(&process.gpu_ops);
     }
 }
 
 /// Recently exited processes, oldest first, and the sums of all before them. Both are shared with the snapshots, so the
 /// rows of a process are built once.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct ExitedProcesses {
     listed: VecDeque<Arc<ProcessSnapshot>>,
     /// The number of listed processes by pid.
     pids: HashMap<Tgid, usize>,
@@ -116,13 +116,13 @@ pub struct Ended {
     listed_ns: u64,
 }
 
-impl Default for Ended {
+impl Default for ExitedProcesses {
     fn default() -> Self {
-        Self::bounded(MOST_ENDED)
+        Self::bounded(MOST_EXITED)
     }
 }
 
-impl Ended {
+impl ExitedProcesses {
     /// Lists at most `most` processes.
     pub fn bounded(most: usize) -> Self {
         Self {
@@ -138,25 +138,25 @@ impl Ended {
     }
 
     /// Changes how long a process is listed.
-    pub fn show_for(&mut self, ns: u64) {
+    pub fn list_for(&mut self, ns: u64) {
         self.listed_ns = ns;
     }
 
     /// Adds a process, whose live memory was freed by its exit. A process without any rows is ignored.
-    pub fn keep(&mut self, mut process: EndedProcess) {
+    pub fn keep(&mut self, mut process: ExitedProcess) {
         let is_idle = process.calls.is_empty() && process.failures.is_empty();
-        if is_idle && process.memory.is_none() && process.work.is_empty() {
+        if is_idle && process.memory.is_none() && process.gpu_ops.is_empty() {
             return;
         }
         if let Some(memory) = &mut process.memory {
             self.totals.add_exited(memory);
-            memory.held.fill(Held::default());
+            memory.live.fill(LiveTotals::default());
         }
-        let EndedProcess { key, info, calls, failures, memory, work } = &process;
+        let ExitedProcess { key, info, calls, failures, memory, gpu_ops } = &process;
         let mut exited = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
-        exited.work = Work::of_exited(work);
-        exited.work.launched = info.launched.clone().finish(&work.launches);
-        exited.work.asked = info.asked.clone().finish(&work.commands, &work.unified);
+        exited.gpu_ops = GpuOps::of_exited(gpu_ops);
+        exited.gpu_ops.launched = info.launched.clone().finish(&gpu_ops.launches);
+        exited.gpu_ops.requests = info.requests.clone().finish(&gpu_ops.commands, &gpu_ops.unified);
         failures.iter().for_each(|row| Failure::from(row).add_to(&mut exited.failures));
         *self.pids.entry(exited.pid).or_default() += 1;
         self.listed.push_back(Arc::new(exited));
@@ -283,11 +283,11 @@ impl Ended {
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::counters::LATENCY_BUCKETS;
-    use gpuprobe_event::{Api, DriverTime, Space, Tgid, catalogue};
+    use gpuprobe_event::{Api, DeviceTime, Space, Tgid, catalogue};
 
     use super::*;
 
-    fn process(tgid: u32, name: &str, exited_at_ns: u64, functions: &[&str]) -> EndedProcess {
+    fn process(tgid: u32, name: &str, exited_at_ns: u64, functions: &[&str]) -> ExitedProcess {
         let key = ProcessKey { tgid: Tgid(tgid), instance: 1 };
         let row = |function: &&str| CallCounts {
             process: key,
@@ -296,12 +296,12 @@ mod tests {
             errors: 1,
             bytes: 2,
             total_ns: 3,
-            driver: DriverTime { calls: 1, ns: 1 },
+            driver: DeviceTime { calls: 1, ns: 1 },
             latency: [4; LATENCY_BUCKETS],
         };
         let memory = ProcessMemory {
             process: key,
-            held: [Held { live_bytes: 5, live_allocations: 1 }; Space::ALL.len()],
+            live: [LiveTotals { live_bytes: 5, live_allocations: 1 }; Space::ALL.len()],
             allocated_bytes: 10,
             freed_bytes: 5,
             allocations: 4,
@@ -318,62 +318,62 @@ mod tests {
         let info =
             ProcessInfo { name: name.to_owned(), exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() };
         let calls = functions.iter().map(row).collect();
-        EndedProcess {
+        ExitedProcess {
             key,
             info,
             calls,
             failures: Vec::new(),
             memory: Some(memory),
-            work: WorkRows::default(),
+            gpu_ops: GpuOpRows::default(),
         }
     }
 
     /// Adds a process while no other process is running.
-    fn keep(ended: &mut Ended, process: EndedProcess) {
-        ended.keep(process);
-        ended.make_room(|_| false);
+    fn keep(exited: &mut ExitedProcesses, process: ExitedProcess) {
+        exited.keep(process);
+        exited.make_room(|_| false);
     }
 
-    fn pids(ended: &Ended) -> Vec<u32> {
-        ended.iter().map(|p| p.pid.0).collect()
+    fn pids(exited: &ExitedProcesses) -> Vec<u32> {
+        exited.iter().map(|p| p.pid.0).collect()
     }
 
     /// A name, the number of processes with it, and their calls by function.
     type Past<'a> = (&'a str, u64, Vec<(&'a str, u64)>);
 
-    fn past(ended: &Ended) -> Vec<Past<'_>> {
+    fn past(exited: &ExitedProcesses) -> Vec<Past<'_>> {
         let calls = |p: &PastProcesses| p.functions.iter().map(|f| (f.function, f.calls)).collect();
-        ended.past().map(|p| (p.name.as_str(), p.processes, calls(p))).collect()
+        exited.past().map(|p| (p.name.as_str(), p.processes, calls(p))).collect()
     }
 
     #[test]
     fn a_process_is_listed_for_five_minutes_and_then_stays_in_the_sums() {
-        let mut ended = Ended::default();
-        ended.keep(process(1, "a", 10, &["cuInit"]));
-        ended.keep(process(2, "a", 20, &["cuInit"]));
-        let totals = ended.totals();
+        let mut exited = ExitedProcesses::default();
+        exited.keep(process(1, "a", 10, &["cuInit"]));
+        exited.keep(process(2, "a", 20, &["cuInit"]));
+        let totals = exited.totals();
         assert_eq!((totals.allocations, totals.frees, totals.replaced), (8, 6, 4));
         assert_eq!((totals.live_allocations, totals.ended_allocations, totals.ended_bytes), (0, 12, 60));
-        ended.forget_old(LISTED_AFTER_EXIT_NS + 9, |_| false);
-        assert_eq!((pids(&ended), past(&ended)), (vec![1, 2], vec![]));
-        ended.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
-        assert_eq!((pids(&ended), past(&ended)), (vec![2], vec![("a", 1, vec![("cuInit", 1)])]));
-        assert_eq!((ended.totals(), ended.forgotten_early()), (totals, 0));
+        exited.forget_old(LISTED_AFTER_EXIT_NS + 9, |_| false);
+        assert_eq!((pids(&exited), past(&exited)), (vec![1, 2], vec![]));
+        exited.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
+        assert_eq!((pids(&exited), past(&exited)), (vec![2], vec![("a", 1, vec![("cuInit", 1)])]));
+        assert_eq!((exited.totals(), exited.forgotten_early()), (totals, 0));
     }
 
     #[test]
     fn the_oldest_are_moved_to_the_sums_when_there_is_no_room() {
-        let mut ended = Ended::bounded(1);
-        keep(&mut ended, process(1, "b", 0, &["cuInit", "cuMemAlloc_v2"]));
-        keep(&mut ended, process(10, "a", 0, &["cuInit"]));
+        let mut exited = ExitedProcesses::bounded(1);
+        keep(&mut exited, process(1, "b", 0, &["cuInit", "cuMemAlloc_v2"]));
+        keep(&mut exited, process(10, "a", 0, &["cuInit"]));
         // a snapshot with the current sums
-        let shown: Vec<_> = ended.past().cloned().collect();
-        keep(&mut ended, process(100, "b", 0, &["cuMemFree_v2", "cuInit"]));
-        keep(&mut ended, process(1000, "b", 0, &["cuInit"]));
+        let shown: Vec<_> = exited.past().cloned().collect();
+        keep(&mut exited, process(100, "b", 0, &["cuMemFree_v2", "cuInit"]));
+        keep(&mut exited, process(1000, "b", 0, &["cuInit"]));
         let b = vec![("cuInit", 101), ("cuMemAlloc_v2", 1), ("cuMemFree_v2", 100)];
-        assert_eq!(past(&ended), [("a", 1, vec![("cuInit", 10)]), ("b", 2, b)]);
-        assert_eq!((pids(&ended), ended.forgotten_early()), (vec![1000], 3));
-        let sums = ended.past().last().unwrap();
+        assert_eq!(past(&exited), [("a", 1, vec![("cuInit", 10)]), ("b", 2, b)]);
+        assert_eq!((pids(&exited), exited.forgotten_early()), (vec![1000], 3));
+        let sums = exited.past().last().unwrap();
         let init = &sums.functions[0];
         assert_eq!((init.errors, init.bytes, init.total_ns), (2, 4, 6));
         assert_eq!(init.latency, [8; LATENCY_BUCKETS]);
@@ -393,12 +393,12 @@ mod tests {
 
     #[test]
     fn names_beyond_the_bound_share_a_sum() {
-        let mut ended = Ended::bounded(0);
+        let mut exited = ExitedProcesses::bounded(0);
         for tgid in 0..200 {
-            keep(&mut ended, process(tgid, &format!("name{tgid:03}"), 0, &["cuInit"]));
+            keep(&mut exited, process(tgid, &format!("name{tgid:03}"), 0, &["cuInit"]));
         }
-        keep(&mut ended, process(1, "name000", 0, &["cuInit"]));
-        let past = past(&ended);
+        keep(&mut exited, process(1, "name000", 0, &["cuInit"]));
+        let past = past(&exited);
         assert_eq!(past.len(), MOST_NAMES + 1);
         assert_eq!(past[0], ("name000", 2, vec![("cuInit", 1)]));
         let all: u64 = past.iter().flat_map(|(_, _, calls)| calls).map(|(_, n)| n).sum();
@@ -409,22 +409,22 @@ mod tests {
 
     #[test]
     fn exited_processes_have_no_live_memory_and_those_without_rows_are_ignored() {
-        let mut ended = Ended::default();
-        ended.keep(process(1, "a", 0, &["cuInit"]));
-        ended.keep(EndedProcess { memory: None, ..process(2, "a", 0, &[]) });
-        assert_eq!(pids(&ended), [1]);
-        let live = &ended.iter().next().unwrap().memory.live;
+        let mut exited = ExitedProcesses::default();
+        exited.keep(process(1, "a", 0, &["cuInit"]));
+        exited.keep(ExitedProcess { memory: None, ..process(2, "a", 0, &[]) });
+        assert_eq!(pids(&exited), [1]);
+        let live = &exited.iter().next().unwrap().memory.live;
         assert_eq!(live.len(), Space::ALL.len());
         assert!(live.iter().all(|live| (live.amount.bytes, live.amount.allocations) == (0, 0)));
     }
 
-    fn calls_of(ended: &Ended, pid: u32) -> u64 {
-        let of_pid = ended.iter().filter(|p| p.pid.0 == pid);
+    fn calls_of(exited: &ExitedProcesses, pid: u32) -> u64 {
+        let of_pid = exited.iter().filter(|p| p.pid.0 == pid);
         of_pid.flat_map(|p| &p.functions).map(|f| f.calls).sum()
     }
 
     /// A run with the same pid and name but another instance.
-    fn run(instance: u64, exited_at_ns: u64) -> EndedProcess {
+    fn run(instance: u64, exited_at_ns: u64) -> ExitedProcess {
         let mut run = process(7, "a", exited_at_ns, &["cuInit"]);
         run.key.instance = instance;
         run
@@ -433,38 +433,38 @@ mod tests {
     #[test]
     fn earlier_runs_are_listed_until_the_last_run_is_dropped() {
         for most in [0, 2, 100] {
-            let mut ended = Ended::bounded(most);
+            let mut exited = ExitedProcesses::bounded(most);
             let mut sum = 0;
             for instance in 1..=5 {
-                ended.keep(run(instance, instance));
+                exited.keep(run(instance, instance));
                 // the next run has started, with the same labels
-                ended.make_room(|process| process.pid.0 == 7);
-                ended.forget_old(LISTED_AFTER_EXIT_NS + instance - 1, |process| process.pid.0 == 7);
+                exited.make_room(|process| process.pid.0 == 7);
+                exited.forget_old(LISTED_AFTER_EXIT_NS + instance - 1, |process| process.pid.0 == 7);
                 sum += 7;
-                assert_eq!((calls_of(&ended, 7), past(&ended)), (sum, vec![]), "{most}");
+                assert_eq!((calls_of(&exited, 7), past(&exited)), (sum, vec![]), "{most}");
             }
-            assert!(ended.iter().count() <= most.min(1) + 1, "earlier runs take the room of one");
+            assert!(exited.iter().count() <= most.min(1) + 1, "earlier runs take the room of one");
             // the last run exited without any rows
-            ended.forget_old(LISTED_AFTER_EXIT_NS + 5, |_| false);
-            assert_eq!((calls_of(&ended, 7), past(&ended)), (0, vec![("a", 5, vec![("cuInit", 35)])]));
-            assert_eq!(ended.past().next().unwrap().memory.allocated_bytes, 50);
-            assert!(ended.earlier.is_empty() && ended.pids.is_empty());
+            exited.forget_old(LISTED_AFTER_EXIT_NS + 5, |_| false);
+            assert_eq!((calls_of(&exited, 7), past(&exited)), (0, vec![("a", 5, vec![("cuInit", 35)])]));
+            assert_eq!(exited.past().next().unwrap().memory.allocated_bytes, 50);
+            assert!(exited.earlier.is_empty() && exited.pids.is_empty());
         }
     }
 
     #[test]
     fn listed_runs_keep_earlier_runs_with_the_same_labels_only() {
-        let mut ended = Ended::default();
-        ended.keep(run(1, 10));
-        ended.keep(process(7, "b", 10, &["cuInit"]));
-        ended.keep(run(2, 20));
-        ended.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
-        assert_eq!((calls_of(&ended, 7), past(&ended)), (14, vec![("b", 1, vec![("cuInit", 7)])]));
-        let shown: Vec<_> = ended.with_pid(Tgid(7)).map(|p| p.instance).collect();
+        let mut exited = ExitedProcesses::default();
+        exited.keep(run(1, 10));
+        exited.keep(process(7, "b", 10, &["cuInit"]));
+        exited.keep(run(2, 20));
+        exited.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
+        assert_eq!((calls_of(&exited, 7), past(&exited)), (14, vec![("b", 1, vec![("cuInit", 7)])]));
+        let shown: Vec<_> = exited.with_pid(Tgid(7)).map(|p| p.instance).collect();
         assert_eq!(shown, [2, 1]);
-        ended.forget_old(LISTED_AFTER_EXIT_NS + 20, |_| false);
+        exited.forget_old(LISTED_AFTER_EXIT_NS + 20, |_| false);
         let a = ("a", 2, vec![("cuInit", 14)]);
-        assert_eq!((calls_of(&ended, 7), past(&ended)), (0, vec![a, ("b", 1, vec![("cuInit", 7)])]));
-        assert_eq!(ended.forgotten_early(), 0);
+        assert_eq!((calls_of(&exited, 7), past(&exited)), (0, vec![a, ("b", 1, vec![("cuInit", 7)])]));
+        assert_eq!(exited.forgotten_early(), 0);
     }
 }

@@ -4,7 +4,7 @@ use gpuprobe_event::catalogue::ResultKind;
 use gpuprobe_event::counters::{CallCounts, FailureCounts, LATENCY_BUCKETS};
 use gpuprobe_event::decode::known_error_name;
 use gpuprobe_event::driver::is_system_call;
-use gpuprobe_event::{Api, Class, DriverTime, FunctionId, catalogue};
+use gpuprobe_event::{Api, Class, DeviceTime, FunctionId, catalogue};
 use serde::Serialize;
 
 /// The calls of one function in one process.
@@ -16,7 +16,7 @@ pub struct FunctionCounts {
     pub class: Class,
     /// It is an instant without a duration, such as a tracepoint.
     #[serde(skip)]
-    pub is_moment: bool,
+    pub is_instant: bool,
     /// Calls that returned.
     pub calls: u64,
     /// How many of `calls` failed.
@@ -27,7 +27,7 @@ pub struct FunctionCounts {
     pub total_ns: u64,
     /// Calls into the NVIDIA kernel module and their time, if these are probed.
     #[serde(skip)]
-    pub driver: DriverTime,
+    pub driver: DeviceTime,
     /// Histogram of `total_ns`, see [`CallCounts::latency`].
     pub latency: [u64; LATENCY_BUCKETS],
 }
@@ -52,16 +52,16 @@ impl From<&CallCounts> for FunctionCounts {
     fn from(counts: &CallCounts) -> Self {
         let (api, function, class) = named(counts.function);
         let row = catalogue().get(counts.function);
-        let is_moment = row.is_some_and(|f| f.result == ResultKind::Moment);
+        let is_instant = row.is_some_and(|f| f.result == ResultKind::Moment);
         let &CallCounts { calls, errors, bytes, total_ns, driver, latency, .. } = counts;
-        Self { api, function, class, is_moment, calls, errors, bytes, total_ns, driver, latency }
+        Self { api, function, class, is_instant, calls, errors, bytes, total_ns, driver, latency }
     }
 }
 
 impl From<&FailureCounts> for Failure {
     fn from(counts: &FailureCounts) -> Self {
         // only failures of the runtime are counted without their calls
-        let Some((id, status)) = counts.way else {
+        let Some((id, status)) = counts.failure else {
             return Self { api: Api::Runtime, function: OTHER, error: OTHER, count: counts.count };
         };
         let (api, function, _) = named(id);
@@ -132,7 +132,7 @@ mod tests {
             (Some((driver, 2)), u64::MAX),
             (Some((driver, -7)), 6),
         ] {
-            Failure::from(&FailureCounts { process, way, count }).add_to(&mut failures);
+            Failure::from(&FailureCounts { process, failure: way, count }).add_to(&mut failures);
         }
         let all: Vec<_> = failures.iter().map(|f| (f.function, f.error, f.count)).collect();
         let expected = [

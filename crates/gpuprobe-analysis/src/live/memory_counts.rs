@@ -1,6 +1,6 @@
 //! Memory of one process and of all processes, as the tables of the BPF side count it.
 
-use gpuprobe_event::counters::{ContextMemory, Held, ProcessMemory};
+use gpuprobe_event::counters::{ContextMemory, LiveTotals, ProcessMemory};
 use gpuprobe_event::{Gpu, MemoryAmount, Space};
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ impl MemoryTotals {
     /// Adds a running process.
     pub fn add(&mut self, memory: &ProcessMemory) {
         self.add_counts(memory);
-        let live = memory.held_in_all();
+        let live = memory.live_total();
         self.live_allocations += live.live_allocations;
         self.live_bytes = self.live_bytes.saturating_add(live.live_bytes);
     }
@@ -69,7 +69,7 @@ impl MemoryTotals {
     /// Adds an exited process, whose live memory was freed with it.
     pub fn add_exited(&mut self, memory: &ProcessMemory) {
         self.add_counts(memory);
-        let live = memory.held_in_all();
+        let live = memory.live_total();
         self.ended_allocations += live.live_allocations;
         self.ended_bytes = self.ended_bytes.saturating_add(live.live_bytes);
     }
@@ -89,7 +89,7 @@ impl MemoryTotals {
 impl MemoryCounts {
     /// Moves the memory of a context from "GPU not known" to the context's GPU.
     pub(super) fn add_context(&mut self, gpu: Gpu, context: &ContextMemory) {
-        for GpuMemory { amount: more, .. } in by_kind(Some(gpu), &context.held) {
+        for GpuMemory { amount: more, .. } in by_kind(Some(gpu), &context.live) {
             // the rows of processes and of contexts are read one after the other, so this may be more than there is
             if let Some(unknown) = self.amount_mut(None, more.kind) {
                 unknown.bytes = unknown.bytes.saturating_sub(more.bytes);
@@ -134,7 +134,7 @@ impl MemoryCounts {
 
 pub(super) fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
     MemoryCounts {
-        live: by_kind(None, &memory.held).collect(),
+        live: by_kind(None, &memory.live).collect(),
         allocated_bytes: memory.allocated_bytes,
         freed_bytes: memory.freed_bytes,
         unknown_frees: memory.unknown_frees,
@@ -145,7 +145,7 @@ pub(super) fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
     }
 }
 
-fn by_kind(gpu: Option<Gpu>, live: &[Held; Space::ALL.len()]) -> impl Iterator<Item = GpuMemory> {
+fn by_kind(gpu: Option<Gpu>, live: &[LiveTotals; Space::ALL.len()]) -> impl Iterator<Item = GpuMemory> {
     Space::ALL.into_iter().zip(live).map(move |(kind, live)| GpuMemory {
         gpu,
         amount: MemoryAmount { kind, allocations: live.live_allocations, bytes: live.live_bytes },

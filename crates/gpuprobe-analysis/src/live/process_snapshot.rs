@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::function_counts::{Failure, FunctionCounts};
 use super::memory_counts::{MemoryCounts, memory_counts};
-use crate::gpu_ops::process_ops::Work;
+use crate::gpu_ops::process_ops::GpuOps;
 use crate::process_info::ProcessInfo;
 
 /// One live allocation.
@@ -40,7 +40,7 @@ pub struct ProcessSnapshot {
     pub failures: Vec<Failure>,
     pub memory: MemoryCounts,
     /// GPU operations.
-    pub work: Work,
+    pub gpu_ops: GpuOps,
     /// Live allocations by address; empty if they were not read.
     pub allocations: Vec<LiveAllocation>,
 }
@@ -63,10 +63,10 @@ impl ProcessSnapshot {
             functions: Vec::with_capacity(calls.len()),
             failures: Vec::new(),
             memory: memory.map(memory_counts).unwrap_or_default(),
-            work: Work {
+            gpu_ops: GpuOps {
                 launched: info.launched.series().clone(),
-                asked: info.asked.series().clone(),
-                ..Work::default()
+                requests: info.requests.series().clone(),
+                ..GpuOps::default()
             },
             allocations: Vec::new(),
         };
@@ -91,7 +91,7 @@ impl ProcessSnapshot {
 
     pub(super) fn sort(&mut self) {
         self.memory.tidy();
-        self.work.tidy();
+        self.gpu_ops.tidy();
         self.functions.sort_unstable_by_key(|f| (f.api, f.function));
         self.allocations.sort_unstable_by_key(|a| a.ptr);
     }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The resources of the gpuprobe process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct OwnProcess {
+pub struct SelfMetrics {
     /// CPU time of all its threads, user and system.
     pub cpu_ns: u64,
     pub resident_bytes: u64,

@@ -57,7 +57,7 @@ impl Processes {
     /// after its exit.
     pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
         let row = self.row(call.tgid, call.start_ns, &call.process);
-        row.calls += u64::from(!call.is_kernel() && call.outcome != Outcome::Unfinished);
+        row.calls += u64::from(!call.is_in_linux() && call.outcome != Outcome::Unfinished);
         row.end.is_some()
     }
 

@@ -87,7 +87,7 @@ impl Replay {
                 self.name(call.tgid, &call.process);
             }
             // the process has live memory from before the start of the trace
-            Event::Process(process) if !process.held.is_empty() => self.name(process.tgid, &process.process),
+            Event::Process(process) if !process.live.is_empty() => self.name(process.tgid, &process.process),
             _ => {}
         }
         self.nesting.event(event, &mut self.slices);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn memory_from_before_the_trace_is_in_the_curve() {
         let live = vec![MemoryAmount { kind: Space::Device, allocations: 1, bytes: 1 << 20 }];
-        let start = ProcessEvent { held: live, ..process(ProcessChange::Start, 10, None) };
+        let start = ProcessEvent { live: live, ..process(ProcessChange::Start, 10, None) };
         let mut replay = Replay::default();
         replay.feed(Event::Process(start));
         let report = replay.finish(None);

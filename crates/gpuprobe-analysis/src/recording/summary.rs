@@ -5,12 +5,12 @@ use gpuprobe_event::{Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, 
 use serde::Serialize;
 
 use crate::gpu_ops::advice::{Advice, advice};
-use crate::gpu_ops::process_ops::Work;
+use crate::gpu_ops::process_ops::GpuOps;
 use crate::recording::call_errors::{ErrorCount, Errors};
 use crate::recording::functions::{FunctionSummary, Functions};
 use crate::recording::gpu_errors::{GpuError, GpuErrorLog};
 use crate::recording::gpu_op_replay::GpuOpReplay;
-use crate::recording::kernel_module::{DriverSummary, KernelModuleCalls};
+use crate::recording::kernel_module::{KernelModuleCalls, KernelModuleSummary};
 use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::slowest::{SlowCall, Slowest};
@@ -24,7 +24,7 @@ pub struct SummaryReport {
     /// The time of the last event, including the ends of calls.
     pub last_ns: Option<u64>,
     /// Only entries of calls were recorded: results and durations are not known.
-    pub only_begun: bool,
+    pub only_entries: bool,
     /// Calls that returned, including nested ones, without calls into the Linux kernel, which are in `driver`.
     pub calls: u64,
     /// Calls that were not made inside another: those of the programs themselves.
@@ -37,14 +37,14 @@ pub struct SummaryReport {
     pub memory: MemorySummary,
     /// `memory` comes from the tables of the BPF side, which are complete even if records were lost.
     #[serde(skip)]
-    pub memory_is_counted: bool,
+    pub memory_from_tables: bool,
     /// Memory that was live when processes exited, or at the end of the recording, by call site.
     pub memory_by_site: MemoryBySite,
     /// GPU operations of all processes.
-    pub work: Work,
+    pub gpu_ops: GpuOps,
     pub advice: Vec<Advice>,
     /// Calls into the NVIDIA kernel module, if they were recorded.
-    pub driver: DriverSummary,
+    pub driver: KernelModuleSummary,
     /// The longest calls.
     pub slowest: Vec<SlowCall>,
     /// Failed calls, most frequent first.
@@ -71,7 +71,7 @@ pub struct Summary {
     outermost_ns: u64,
     functions: Functions,
     memory: Ledger,
-    work: GpuOpReplay,
+    gpu_ops: GpuOpReplay,
     driver: KernelModuleCalls,
     slowest: Slowest,
     errors: Errors,
@@ -100,12 +100,12 @@ impl Summary {
             Event::Process(change) => {
                 self.seen(change.at_ns, change.at_ns);
                 self.processes.feed_change(change);
-                if !change.held.is_empty() {
-                    self.memory.set(change.tgid, &change.held);
+                if !change.live.is_empty() {
+                    self.memory.set(change.tgid, &change.live);
                 }
                 if change.change != ProcessChange::Start {
                     self.memory.clear(change.tgid);
-                    self.work.clear(change.tgid);
+                    self.gpu_ops.clear(change.tgid);
                     self.driver.clear(change.tgid);
                 }
             }
@@ -129,7 +129,7 @@ impl Summary {
     }
 
     /// The processes with live memory, most memory first. A trace that starts with these events can continue this one.
-    pub fn standing(&self) -> Vec<ProcessEvent> {
+    pub fn live_memory_events(&self) -> Vec<ProcessEvent> {
         let start = |(tgid, held)| ProcessEvent {
             id: 0,
             at_ns: self.last_ns.unwrap_or(0),
@@ -141,7 +141,7 @@ impl Summary {
             ns_pid: None,
             container: None,
             exit_status: None,
-            held,
+            live: held,
         };
         self.memory.live_by_process().into_iter().map(start).collect()
     }
@@ -150,14 +150,14 @@ impl Summary {
     pub fn report(&self) -> SummaryReport {
         if let Some(begun) = &self.begun {
             return SummaryReport {
-                only_begun: true,
+                only_entries: true,
                 memory_by_site: self.memory_by_site.clone(),
                 skipped: self.skipped.clone(),
                 ..begun.report()
             };
         }
         let processes = self.processes.report();
-        let work = self.work.report();
+        let gpu_ops = self.gpu_ops.report();
         let functions = self.functions.report();
         let (gpu_errors, other_gpu_errors) = self.gpu_errors.report();
         SummaryReport {
@@ -165,19 +165,19 @@ impl Summary {
             other_gpu_errors,
             first_ns: self.first_ns,
             last_ns: self.last_ns,
-            only_begun: false,
+            only_entries: false,
             calls: self.calls,
             outermost_calls: self.outermost_calls,
             outermost_errors: self.outermost_errors,
             outermost_ns: self.outermost_ns,
             driver: self.driver.report(&functions),
             functions,
-            memory_is_counted: self.counted_memory.is_some(),
+            memory_from_tables: self.counted_memory.is_some(),
             memory: self.counted_memory.as_deref().cloned().unwrap_or_else(|| self.memory.report()),
             memory_by_site: self.memory_by_site.clone(),
             skipped: self.skipped.clone(),
-            advice: advice(&work, self.watched_ns(&processes)),
-            work,
+            advice: advice(&gpu_ops, self.observed_ns(&processes)),
+            gpu_ops,
             slowest: self.slowest.report(),
             errors: self.errors.report(),
             processes,
@@ -209,7 +209,7 @@ impl Summary {
         self.seen(call.start_ns, call.start_ns.saturating_add(duration_ns));
         self.driver.feed(call);
         let has_exited = self.processes.feed_call(call);
-        if call.is_kernel() {
+        if call.is_in_linux() {
             return;
         }
         let is_counted = call.outcome != Outcome::Unfinished;
@@ -221,14 +221,14 @@ impl Summary {
         }
         self.functions.feed(call);
         self.memory.feed(call, has_exited);
-        self.work.feed(call);
+        self.gpu_ops.feed(call);
         self.slowest.feed(call);
         self.errors.feed(call);
         self.gpu_errors.call(call);
     }
 
     /// An upper bound for the sum of the lifetimes of all processes that made calls.
-    fn watched_ns(&self, processes: &[ProcessSummary]) -> u64 {
+    fn observed_ns(&self, processes: &[ProcessSummary]) -> u64 {
         let span_ns = self.last_ns.unwrap_or(0).saturating_sub(self.first_ns.unwrap_or(0));
         let calling = processes.iter().filter(|process| process.calls > 0).count();
         span_ns.saturating_mul(calling as u64)
@@ -304,9 +304,9 @@ mod tests {
         first.feed(&Event::Call(Box::new(alloc(0x10, 4096, 50))));
         first.feed(&Event::Call(Box::new(alloc(0x20, 10, 60))));
         let free = Event::Call(Box::new(crate::samples::free(0x10, Some(4096), 70)));
-        let standing: Vec<_> = first.standing().into_iter().map(Event::Process).collect();
-        assert_eq!(standing.len(), 1);
-        let report = fed(&[standing, vec![free]].concat());
+        let live_memory_events: Vec<_> = first.live_memory_events().into_iter().map(Event::Process).collect();
+        assert_eq!(live_memory_events.len(), 1);
+        let report = fed(&[live_memory_events, vec![free]].concat());
         assert_eq!(Total::from(&report.memory.live[0]), Total { count: 1, bytes: 10 });
         assert_eq!(report.processes[0].name, first.report().processes[0].name);
     }
@@ -323,7 +323,7 @@ mod tests {
             Event::Process(process(ProcessChange::Exit, 900, Some(3))),
         ];
         let report = fed(&events);
-        assert_eq!((report.only_begun, report.calls, report.outermost_calls), (true, 2, 1));
+        assert_eq!((report.only_entries, report.calls, report.outermost_calls), (true, 2, 1));
         assert_eq!((report.first_ns, report.last_ns, report.functions.len()), (Some(20), Some(900), 2));
         assert_eq!(report.processes.len(), 1);
         assert_eq!((report.processes[0].calls, report.processes[0].end), (2, Some(ProcessEnd::Code(3))));
@@ -332,12 +332,12 @@ mod tests {
         events.insert(0, Event::Call(Box::new(instant.clone())));
         events.push(Event::Call(Box::new(instant)));
         let report = fed(&events);
-        assert_eq!((report.only_begun, report.calls, report.driver.commands[0].calls), (true, 2, 2));
+        assert_eq!((report.only_entries, report.calls, report.driver.commands[0].calls), (true, 2, 2));
         events = events[1..events.len() - 1].to_vec();
         // the entry and the return of a call are one call
         events.insert(3, Event::Call(Box::new(launch())));
         let report = fed(&events);
-        assert_eq!((report.only_begun, report.calls, report.functions[0].unfinished), (false, 1, 0));
+        assert_eq!((report.only_entries, report.calls, report.functions[0].unfinished), (false, 1, 0));
     }
 
     #[test]

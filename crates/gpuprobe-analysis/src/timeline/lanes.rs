@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::stats::bins::{BinValue, Bins};
 use crate::timeline::nesting::{Extent, Nesting, Slice};
-use crate::timeline::stream_ops::given;
+use crate::timeline::stream_ops::stream_ops;
 
 /// Bins of a row: enough for each bin to be narrower than a column on the screen.
 pub const MOST_BINS: usize = 4096;
@@ -19,7 +19,7 @@ const MOST_ROWS: usize = 256;
 /// What a thread was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Doing {
+pub enum Activity {
     /// Allocating or freeing.
     Memory,
     /// Copying or filling.
@@ -34,7 +34,7 @@ pub enum Doing {
     Other,
 }
 
-impl Doing {
+impl Activity {
     pub const ALL: [Self; 6] =
         [Self::Memory, Self::Transfer, Self::Launch, Self::Sync, Self::Kernel, Self::Other];
 
@@ -82,8 +82,8 @@ impl Lane {
     }
 }
 
-/// Nanoseconds of each [`Doing`] in one bin.
-pub type Bin = [u64; Doing::ALL.len()];
+/// Nanoseconds of each [`Activity`] in one bin.
+pub type Bin = [u64; Activity::ALL.len()];
 
 impl BinValue for Bin {
     fn merge(&mut self, later: &Self) {
@@ -143,7 +143,7 @@ pub struct TimelineReport {
     /// Sorted by process, threads before streams.
     pub rows: Vec<Row>,
     /// Calls of rows for which there was no room.
-    pub left_out: u64,
+    pub calls_without_row: u64,
 }
 
 impl TimelineReport {
@@ -160,8 +160,8 @@ fn outermost_kernel(calls: &[Slice]) -> impl Iterator<Item = &Slice> {
         if slice.depth > inside {
             return false;
         }
-        inside = if slice.call.is_kernel() { slice.depth } else { usize::MAX };
-        slice.call.is_kernel()
+        inside = if slice.call.is_in_linux() { slice.depth } else { usize::MAX };
+        slice.call.is_in_linux()
     })
 }
 
@@ -171,7 +171,7 @@ pub struct Timeline {
     from_ns: Option<u64>,
     until_ns: Option<u64>,
     rows: HashMap<(Tgid, Lane), Row>,
-    left_out: u64,
+    calls_without_row: u64,
 }
 
 impl Timeline {
@@ -185,14 +185,14 @@ impl Timeline {
         for calls in slices.chunk_by(|_, next| next.depth > 0) {
             let Some(outermost) = calls.first() else { continue };
             let mut has_room =
-                outermost.call.is_kernel() || self.add(outermost, Lane::Thread(outermost.call.tid));
+                outermost.call.is_in_linux() || self.add(outermost, Lane::Thread(outermost.call.tid));
             for below in outermost_kernel(calls) {
                 has_room &= self.add(below, Lane::Driver(below.call.tid));
             }
-            for op in given(calls) {
+            for op in stream_ops(calls) {
                 has_room &= self.add(op.slice, Lane::Stream(op.stream));
             }
-            self.left_out += u64::from(!has_room);
+            self.calls_without_row += u64::from(!has_room);
         }
     }
 
@@ -216,7 +216,7 @@ impl Timeline {
             bins: Bins::default(),
         });
         row.calls += 1;
-        let doing = Doing::of(call.class) as usize;
+        let doing = Activity::of(call.class) as usize;
         let (start_ns, end_ns) = (slice.start_ns.max(from_ns), slice.end_ns.min(until_ns));
         for (times, bin) in row.bins.between(start_ns, end_ns) {
             let share = end_ns.min(times.end).saturating_sub(start_ns.max(times.start));
@@ -232,19 +232,19 @@ impl Timeline {
         rows.sort_by_key(|row| (row.tgid, row.lane.sort_key()));
         let from_ns = self.from_ns.unwrap_or(extent.first_ns);
         let to_ns = self.until_ns.map_or(extent.last_ns, |until| until.min(extent.last_ns)).max(from_ns);
-        TimelineReport { from_ns, to_ns, rows, left_out: self.left_out }
+        TimelineReport { from_ns, to_ns, rows, calls_without_row: self.calls_without_row }
     }
 }
 
 /// Builds only a timeline from the events of a trace.
 #[derive(Debug)]
-pub struct Picture {
+pub struct TimelineBuilder {
     timeline: Timeline,
     nesting: Nesting,
     slices: Vec<Slice>,
 }
 
-impl Picture {
+impl TimelineBuilder {
     /// Limited to the time from `from_ns` until `until_ns`, if given.
     pub fn new(from_ns: Option<u64>, until_ns: Option<u64>) -> Self {
         let timeline = Timeline::new(from_ns, until_ns);
@@ -282,16 +282,16 @@ mod tests {
         Call { start_ns, outcome, class, ..call(Api::Runtime, "f", 0) }
     }
 
-    fn shown(mut picture: Picture, calls: impl IntoIterator<Item = Call>) -> TimelineReport {
+    fn shown(mut picture: TimelineBuilder, calls: impl IntoIterator<Item = Call>) -> TimelineReport {
         calls.into_iter().for_each(|call| picture.feed(Event::Call(Box::new(call))));
         picture.finish().0
     }
 
     fn fed(calls: impl IntoIterator<Item = Call>) -> TimelineReport {
-        shown(Picture::new(None, None), calls)
+        shown(TimelineBuilder::new(None, None), calls)
     }
 
-    fn sum(bins: &[Bin], doing: Doing) -> u64 {
+    fn sum(bins: &[Bin], doing: Activity) -> u64 {
         bins.iter().map(|bin| bin[doing as usize]).sum()
     }
 
@@ -300,8 +300,8 @@ mod tests {
         let report = fed([at(500, 1000, Class::Alloc), at(2100, 200, Class::Sync), at(2500, 0, Class::Sync)]);
         assert_eq!((report.from_ns, report.to_ns, report.rows[0].calls), (500, 2500, 3));
         let columns = report.rows[0].fitted(&report, 4);
-        let memory: Vec<_> = columns.iter().map(|bin| bin[Doing::Memory as usize]).collect();
-        let sync: Vec<_> = columns.iter().map(|bin| bin[Doing::Sync as usize]).collect();
+        let memory: Vec<_> = columns.iter().map(|bin| bin[Activity::Memory as usize]).collect();
+        let sync: Vec<_> = columns.iter().map(|bin| bin[Activity::Sync as usize]).collect();
         assert_eq!((memory, sync), (vec![500, 500, 0, 0], vec![0, 0, 0, 201]));
     }
 
@@ -312,11 +312,11 @@ mod tests {
         assert!(row.bins.iter().count() <= MOST_BINS);
         for columns in [1, 37, 80, 200, 999, 1500] {
             let fitted = row.fitted(&report, columns);
-            assert_eq!(sum(&fitted, Doing::Launch), 14_000_000, "{columns}");
+            assert_eq!(sum(&fitted, Activity::Launch), 14_000_000, "{columns}");
             let even = 14_000_000.0 / columns as f64;
             // a column may start and end in the middle of a call
             let uneven =
-                |bin: &&Bin| (bin[Doing::Launch as usize] as f64 - even).abs() > 0.05 * even + 1400.0;
+                |bin: &&Bin| (bin[Activity::Launch as usize] as f64 - even).abs() > 0.05 * even + 1400.0;
             assert_eq!(fitted.iter().find(uneven), None, "{columns}: {even}");
         }
     }
@@ -329,19 +329,19 @@ mod tests {
         let report = fed([late, at(minute, 1000, Class::Launch)]);
         assert_eq!((report.from_ns, report.to_ns), (minute, minute + 1000));
         let columns = report.rows[1].fitted(&report, 10);
-        assert!(columns.iter().all(|bin| bin[Doing::Launch as usize] == 100), "{columns:?}");
+        assert!(columns.iter().all(|bin| bin[Activity::Launch as usize] == 100), "{columns:?}");
     }
 
     #[test]
     fn a_call_without_return_lasts_until_the_exit_of_its_process_or_the_end_of_the_trace() {
-        let mut picture = Picture::new(None, None);
+        let mut picture = TimelineBuilder::new(None, None);
         let event = |tgid, call| Event::Call(Box::new(Call { tgid: Tgid(tgid), ..call }));
         picture.feed(event(100, unfinished(at(100, 0, Class::Sync))));
         picture.feed(Event::Process(process(ProcessChange::Exit, 300, None)));
         picture.feed(event(200, unfinished(at(500, 0, Class::Sync))));
         picture.feed(event(300, at(0, 1000, Class::Alloc)));
         let (report, _) = picture.finish();
-        let waited = report.rows.iter().map(|row| sum(&row.fitted(&report, 10), Doing::Sync));
+        let waited = report.rows.iter().map(|row| sum(&row.fitted(&report, 10), Activity::Sync));
         assert_eq!(waited.collect::<Vec<_>>(), [200, 500, 0]);
     }
 
@@ -369,11 +369,11 @@ mod tests {
     fn only_calls_in_the_time_range_are_shown() {
         let starts = [(0, 500), (900, 300), (1900, 500), (2500, 1)];
         let calls = || starts.map(|(start, duration)| at(start, duration, Class::Sync));
-        let report = shown(Picture::new(Some(1000), Some(2000)), calls());
+        let report = shown(TimelineBuilder::new(Some(1000), Some(2000)), calls());
         assert_eq!((report.from_ns, report.to_ns, report.rows[0].calls), (1000, 2000, 2));
         let columns = report.rows[0].fitted(&report, 10);
-        assert_eq!([0, 1, 2, 9].map(|at: usize| columns[at][Doing::Sync as usize]), [100, 100, 0, 100]);
-        let report = shown(Picture::new(None, Some(u64::MAX)), calls());
+        assert_eq!([0, 1, 2, 9].map(|at: usize| columns[at][Activity::Sync as usize]), [100, 100, 0, 100]);
+        let report = shown(TimelineBuilder::new(None, Some(u64::MAX)), calls());
         assert_eq!((report.from_ns, report.to_ns), (0, 2501), "there is nothing after the end");
     }
 
@@ -384,7 +384,7 @@ mod tests {
             Call { tid: Tid(tid), stream, ..at(tid.into(), 10, Class::Launch) }
         });
         let report = fed(many);
-        assert_eq!((report.rows.len(), report.left_out), (MOST_ROWS, 1000 - MOST_ROWS as u64 / 2));
+        assert_eq!((report.rows.len(), report.calls_without_row), (MOST_ROWS, 1000 - MOST_ROWS as u64 / 2));
     }
 
     #[test]

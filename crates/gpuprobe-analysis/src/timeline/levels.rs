@@ -86,12 +86,12 @@ impl Levels {
         if let Some(process) = self.processes.get_mut(&start.tgid) {
             process.exited_ns = None;
         }
-        if start.held.is_empty() || !self.has_room(start.tgid) {
+        if start.live.is_empty() || !self.has_room(start.tgid) {
             return;
         }
         // the trace starts with memory that was allocated before
         let process = self.processes.entry(start.tgid).or_default();
-        process.live = bytes_of(&start.held);
+        process.live = bytes_of(&start.live);
         let (at_ns, value) = (process.later(start.at_ns), process.live);
         out.push(Sample { at_ns, tgid: start.tgid, level: Level::Live, value });
     }
@@ -241,7 +241,7 @@ mod tests {
     fn a_trace_can_start_with_live_memory() {
         let kind = |allocations, bytes| MemoryAmount { kind: Space::Device, allocations, bytes };
         let live = vec![kind(2, 150), kind(1, 50)];
-        let start = ProcessEvent { held: live, ..process(ProcessChange::Start, 5, None) };
+        let start = ProcessEvent { live: live, ..process(ProcessChange::Start, 5, None) };
         let events = [Event::Process(start), call_event(free(0x10, Some(100), 30))];
         assert_eq!(fed(events), [(Level::Live, 5, 200), (Level::Live, 1030, 100)]);
     }

@@ -5,4 +5,4 @@ pub mod levels;
 pub mod nesting;
 pub mod stream_ops;
 
-pub use self::lanes::{Bin, Doing, Lane, MOST_BINS, Picture, Row, Timeline, TimelineReport};
+pub use self::lanes::{Activity, Bin, Lane, MOST_BINS, Row, Timeline, TimelineBuilder, TimelineReport};

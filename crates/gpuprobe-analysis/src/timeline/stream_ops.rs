@@ -9,7 +9,7 @@ use crate::gpu_ops::streams::stream_of;
 
 /// An operation submitted to a stream. The trace does not know when the GPU runs it.
 #[derive(Debug, PartialEq)]
-pub struct Given<'a> {
+pub struct StreamOp<'a> {
     /// The outermost call that submitted it.
     pub slice: &'a Slice,
     /// See [`stream_of`].
@@ -19,7 +19,7 @@ pub struct Given<'a> {
 }
 
 /// The operations of these calls, without those that failed, did not return, or were captured.
-pub fn given(slices: &[Slice]) -> impl Iterator<Item = Given<'_>> {
+pub fn stream_ops(slices: &[Slice]) -> impl Iterator<Item = StreamOp<'_>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         while let Some(slice) = slices.get(at) {
@@ -40,13 +40,13 @@ pub fn given(slices: &[Slice]) -> impl Iterator<Item = Given<'_>> {
 
 /// Takes data that the outer call lacks from the calls inside: copies of the runtime have no stream, and its launches
 /// do not always have a named CUDA kernel.
-fn operation<'a>(outer: &'a Slice, inner: &'a [Slice]) -> Given<'a> {
+fn operation<'a>(outer: &'a Slice, inner: &'a [Slice]) -> StreamOp<'a> {
     let calls = || std::iter::once(outer).chain(inner).map(|slice| &*slice.call);
     let stream = calls().find_map(stream_of).unwrap_or(0);
     let kernel = calls().find_map(|call| call.effect.kernel()).map(|kernel| &**kernel);
-    let direction = outer.call.effect.transfer().and_then(Transfer::told_direction);
+    let direction = outer.call.effect.transfer().and_then(Transfer::known_direction);
     let name = kernel.or(direction.map(CopyDirection::as_str)).unwrap_or(&outer.call.name);
-    Given { slice: outer, stream, name }
+    StreamOp { slice: outer, stream, name }
 }
 
 fn is_gpu_op(class: Class) -> bool {
@@ -70,7 +70,7 @@ mod tests {
     fn ops_of(calls: impl IntoIterator<Item = (usize, Call)>) -> Vec<(u64, String)> {
         let slice = |(depth, call)| Slice { call: Box::new(call), start_ns: 0, end_ns: 1, depth };
         let slices: Vec<_> = calls.into_iter().map(slice).collect();
-        given(&slices).map(|op| (op.stream, op.name.to_owned())).collect()
+        stream_ops(&slices).map(|op| (op.stream, op.name.to_owned())).collect()
     }
 
     #[test]

@@ -14,8 +14,8 @@
  */
 static __always_inline bool can_free(const struct gp_function *function)
 {
-	return function->action == GP_FREE || function->op == GP_VMM_RELEASE ||
-	       function->op == GP_VMM_UNMAP || ends_contexts(function);
+	return function->action == GP_FREE || function->memory_op == GP_VMM_RELEASE ||
+	       function->memory_op == GP_VMM_UNMAP || ends_contexts(function);
 }
 
 /*
@@ -25,11 +25,11 @@ static __always_inline bool can_free(const struct gp_function *function)
 static __always_inline void account_object(struct gp_thread *thread, struct gp_call *call,
 					   const struct gp_function *function, bool failed)
 {
-	if (function->op == GP_VMM_RELEASE)
+	if (function->memory_op == GP_VMM_RELEASE)
 		end_release(call, failed);
-	else if (function->op == GP_VMM_UNMAP && !failed)
+	else if (function->memory_op == GP_VMM_UNMAP && !failed)
 		vmm_unmap(call, function);
-	else if (function->op && !failed)
+	else if (function->memory_op && !failed)
 		after_memory_op(thread, call, function);
 	else if (ends_contexts(function))
 		cancel_end(call);
@@ -50,7 +50,7 @@ GP_GLOBAL_FUNC int account_unobserved_free(struct gp_thread *thread, __u32 index
 	/* a free nested inside this one finds nothing left to free */
 	if (call->effect == GP_EFFECT_FREE)
 		end_free(thread, call, false);
-	if (function->op)
+	if (function->memory_op)
 		account_object(thread, call, function, false);
 	return 0;
 }
@@ -71,7 +71,7 @@ GP_GLOBAL_FUNC int undo_entry(struct gp_thread *thread, struct gp_call *call)
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 0;
-	if (function->op == GP_VMM_RELEASE) {
+	if (function->memory_op == GP_VMM_RELEASE) {
 		end_release(call, true);
 	} else if (ends_contexts(function)) {
 		cancel_end(call);

@@ -176,7 +176,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 1;
-	if (!(function->flags & GP_PAUSED) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
+	if (!(function->flags & GP_DETACHING) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
 		thread = thread_of(current_task);
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
 	/* where a return probe cannot be declined, calls that are not observed have one too */
@@ -208,7 +208,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	save_registers(call, ctx);
 	read_at_entry(call, function);
 	call->bytes = size_at_entry(call, function);
-	if (function->op == GP_VMM_RELEASE)
+	if (function->memory_op == GP_VMM_RELEASE)
 		begin_release(call, function);
 	else if (ends_contexts(function))
 		begin_end(call, function);
@@ -228,11 +228,11 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		thread->depth--;
 		return 1;
 	}
-	if (function->task.work)
+	if (function->op_desc.op_kind)
 		begin_op(thread, call, function);
 	/* a launch counted in a row is reported when its row is created: see end_launch() */
 	if (gp_config.names && function->flags & GP_LAUNCH &&
-	    (!gp_config.launches || gp_config.told || outer))
+	    (!gp_config.launches || gp_config.annotate_records || outer))
 		report_new_kernel(call, function, outer);
 	if (!has_return) {
 		call->start_ns = bpf_ktime_get_ns();

@@ -17,7 +17,7 @@ static __always_inline void read_at_return(struct gp_call *call, const struct gp
 		if (i >= function->outs)
 			return;
 		bytes = function->out[i].bytes == 4 ? 4 : 8;
-		if (!argument(call, function->out[i].place, &address) ||
+		if (!argument(call, function->out[i].loc, &address) ||
 		    bpf_probe_read_user(&value, bytes, (void *)(address + function->out[i].offset)))
 			call->flags |= GP_UNREAD_OUT << i;
 		call->out[i] = value;
@@ -29,7 +29,7 @@ static __always_inline bool has_failed(const struct gp_call *call, const struct 
 {
 	__u32 status = status_of_call(call, function);
 
-	if (function->flags & GP_GIVES_RESULT && !call->result)
+	if (function->flags & GP_OUTPUT_IS_RESULT && !call->result)
 		return true;
 	/* 600 (CUDA_ERROR_NOT_READY) is an answer, not a failure */
 	return status && status != 600;
@@ -138,10 +138,10 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 static __always_inline void annotate_move(struct gp_thread *thread, struct gp_call *call,
 					  const struct gp_function *function, bool failed)
 {
-	bool is_driver_call = function->task.work || call->flags & GP_CALLED_CUDA_DRIVER;
+	bool is_driver_call = function->op_desc.op_kind || call->flags & GP_CALLED_CUDA_DRIVER;
 
 	if (!is_driver_call && call->effect == GP_EFFECT_NONE)
-		call->effect = GP_EFFECT_UNASKED;
+		call->effect = GP_EFFECT_NO_DRIVER_CALL;
 	if (!thread->depth)
 		return;
 	if (is_driver_call)
@@ -154,9 +154,9 @@ static __always_inline void annotate_move(struct gp_thread *thread, struct gp_ca
 static __always_inline void annotate(struct gp_thread *thread, struct gp_call *call,
 				     const struct gp_function *function, bool failed)
 {
-	if (gp_config.told && function->action == GP_MOVE)
+	if (gp_config.annotate_records && function->action == GP_MOVE)
 		annotate_move(thread, call, function, failed);
-	if (gp_config.driver && call->entered)
+	if (gp_config.device_syscalls && call->entered)
 		propagate_device_time(thread, call);
 }
 
@@ -184,7 +184,7 @@ static __always_inline void count(struct gp_thread *thread, struct gp_call *call
 		return;
 	if (!is_counted)
 		count_call(thread, call, function, failed);
-	if (gp_config.driver && call->entered)
+	if (gp_config.device_syscalls && call->entered)
 		count_device_time(thread, call);
 }
 
@@ -229,7 +229,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	failed = has_failed(call, function);
 	account(thread, call, function, ctx, failed);
 	/* counts or annotates the GPU operation, depending on the configuration */
-	if (function->task.work)
+	if (function->op_desc.op_kind)
 		is_counted = end_op(thread, call, function, failed);
 	annotate(thread, call, function, failed);
 	count(thread, call, function, failed, is_counted);

@@ -22,13 +22,13 @@ static __always_inline int count_entry_of(struct pt_regs *ctx)
 }
 
 SEC("uprobe.multi")
-int tally_multi(struct pt_regs *ctx)
+int entry_count_multi(struct pt_regs *ctx)
 {
 	return count_entry_of(ctx);
 }
 
 SEC("uprobe")
-int tally_perf(struct pt_regs *ctx)
+int entry_count_perf(struct pt_regs *ctx)
 {
 	return count_entry_of(ctx);
 }

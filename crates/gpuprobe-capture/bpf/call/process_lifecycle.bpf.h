@@ -36,7 +36,7 @@ static __always_inline bool ask_user_space(__u32 ticket, __u32 how)
 		return false;
 	}
 	__builtin_memset(record, 0, sizeof(*record));
-	record->kind = GP_RECORD_HOLD;
+	record->kind = GP_RECORD_PAUSE;
 	record->change = how;
 	record->tgid = bpf_get_current_pid_tgid() >> 32;
 	record->tid = bpf_get_current_pid_tgid();
@@ -65,18 +65,18 @@ struct waiting {
 /* One step of a wait. Returns 1 when the wait is over: answered, asked to stop, or timed out. */
 static __always_inline long look_for_answer(struct waiting *waiting)
 {
-	__u64 *answer = bpf_map_lookup_elem(&held, &waiting->tgid);
+	__u64 *answer = bpf_map_lookup_elem(&paused, &waiting->tgid);
 	__u64 value = answer ? *(volatile __u64 *)answer : 0;
 
-	if (value >= GP_HELD(waiting->ticket, GP_ANSWERED)) {
+	if (value >= GP_PAUSE_STATE(waiting->ticket, GP_ANSWERED)) {
 		waiting->answered = true;
 		return 1;
 	}
-	if (value >= GP_HELD(waiting->ticket, GP_STOP)) {
+	if (value >= GP_PAUSE_STATE(waiting->ticket, GP_STOP)) {
 		waiting->seen = true;
 		return 1;
 	}
-	if (value >= GP_HELD(waiting->ticket, GP_SEEN) && !waiting->seen) {
+	if (value >= GP_PAUSE_STATE(waiting->ticket, GP_SEEN) && !waiting->seen) {
 		waiting->seen = true;
 		waiting->until_ns = bpf_ktime_get_ns() + waiting->longest_ns;
 	}
@@ -117,7 +117,7 @@ static __always_inline void pause_without_sleeping(__u32 how)
 	struct waiting waiting = {.tgid = bpf_get_current_pid_tgid() >> 32, .longest_ns = GP_WAIT_SEEN_NS};
 
 	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
-	if (gp_config.hold == GP_HOLD_BY_WAITING) {
+	if (gp_config.pause == GP_PAUSE_BY_WAITING) {
 		if (!ask_user_space(waiting.ticket, how))
 			return;
 		waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_UNSEEN_NS;
@@ -134,12 +134,12 @@ static __always_inline void pause_sleeping(__u64 address)
 	    .tgid = bpf_get_current_pid_tgid() >> 32, .address = address, .longest_ns = GP_WAIT_SLEEPING_NS};
 
 	waiting.ticket = __sync_fetch_and_add(&gp_next_ticket, 1);
-	if (!ask_user_space(waiting.ticket, GP_POLITELY))
+	if (!ask_user_space(waiting.ticket, GP_SLEEPING))
 		return;
 	waiting.until_ns = bpf_ktime_get_ns() + GP_WAIT_SLEEPING_NS;
 	bpf_loop(GP_MOST_STEPS, wait_sleeping_step, &waiting, 0);
 	if (!waiting.answered)
-		ask_user_space(waiting.ticket, GP_POLITELY | GP_STOPPED);
+		ask_user_space(waiting.ticket, GP_SLEEPING | GP_STOPPED);
 }
 
 SEC("tp_btf/sched_process_fork")
@@ -217,7 +217,7 @@ int BPF_PROG(on_exec, struct task_struct *task)
 	if (gp_config.only_targets ? !is_target(tgid) : !bpf_map_lookup_elem(&processes, &before))
 		return 0;
 	send_process(task, GP_EXEC, 0, 0);
-	if (gp_config.hold && !has_known_loader())
+	if (gp_config.pause && !has_known_loader())
 		pause_without_sleeping(GP_AT_EXEC);
 	return 0;
 }
@@ -235,7 +235,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	}
 	if (BPF_CORE_READ(task, signal, live.counter))
 		return 0;
-	bpf_map_delete_elem(&held, &tgid);
+	bpf_map_delete_elem(&paused, &tgid);
 	bpf_map_delete_elem(&stack_copiers, &tgid);
 	key.instance = instance_of(task);
 	if (gp_config.only_targets ? !bpf_map_delete_elem(&targets, &tgid)

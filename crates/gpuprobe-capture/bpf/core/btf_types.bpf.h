@@ -20,7 +20,7 @@ struct gp_types {
 	enum gp_space space;
 	enum gp_library_state library_state;
 	enum gp_loss loss;
-	enum gp_place_kind arg_loc_kind;
+	enum gp_arg_loc_kind arg_loc_kind;
 	enum gp_action action;
 	enum gp_memory_op memory_op;
 	enum gp_size_rule size_rule;
@@ -31,11 +31,11 @@ struct gp_types {
 	enum gp_name_kind name_kind;
 	enum gp_process_change process_change;
 
-	enum gp_held_flags pause_flags;
-	enum gp_held pause_state;
-	enum gp_hold pause;
+	enum gp_pause_flags pause_flags;
+	enum gp_pause_state pause_state;
+	enum gp_pause pause;
 
-	enum gp_driver_call syscall;
+	enum gp_device_syscall syscall;
 	enum gp_device_kind device_kind;
 	enum gp_minor minor;
 	enum gp_unified_event unified_event;
@@ -47,7 +47,7 @@ struct gp_types {
 	enum gp_scramble scramble;
 	enum gp_stacks_wanted stacks_wanted;
 
-	enum gp_work op;
+	enum gp_op op;
 	enum gp_launch_shape launch_shape;
 	enum gp_copy_shape copy_shape;
 	enum gp_copy_kind copy_kind;

@@ -292,7 +292,7 @@ static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
 }
 
 /* The value of an argument that the call has saved; false if there is none. */
-static __always_inline bool argument(const struct gp_call *call, struct gp_place loc, __u64 *value)
+static __always_inline bool argument(const struct gp_call *call, struct gp_arg_loc loc, __u64 *value)
 {
 	__u32 index = loc.index;
 

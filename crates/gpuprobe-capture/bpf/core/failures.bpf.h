@@ -106,7 +106,7 @@ GP_GLOBAL_FUNC int count_unmatched(__u64 cookie)
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 
 	if (library_state(cookie) == GP_LIBRARY_ACTIVE && function &&
-	    !(function->flags & (GP_FAILURES | GP_PAUSED)) && is_target(bpf_get_current_pid_tgid() >> 32))
+	    !(function->flags & (GP_FAILURES | GP_DETACHING)) && is_target(bpf_get_current_pid_tgid() >> 32))
 		count_loss(GP_LOSS_UNMATCHED_RETURN);
 	return 0;
 }

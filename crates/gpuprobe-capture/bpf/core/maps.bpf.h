@@ -113,14 +113,14 @@ struct {
 	__type(value, __u32);
 } loaders SEC(".maps");
 
-/* For paused processes: how far user space is with their last question; see GP_HELD(). */
+/* For paused processes: how far user space is with their last question; see GP_PAUSE_STATE(). */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, __u64);
-} held SEC(".maps");
+} paused SEC(".maps");
 
 /*
  * Processes that made a call, with their row numbers. User space removes them some time after they have
@@ -285,9 +285,9 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_way_key);
-	__type(value, struct gp_way);
-} ways SEC(".maps");
+	__type(key, struct gp_site_root_key);
+	__type(value, struct gp_site_root);
+} site_roots SEC(".maps");
 
 /* The inner nodes of these trees. Row 0 means none. */
 struct {

@@ -61,21 +61,21 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->flags = 0;
 	call->function = index;
 	call->id = new_id(thread);
-	call->is_told = !!(function->flags & (GP_COUNT | GP_STREAM));
+	call->reported = !!(function->flags & (GP_COUNT | GP_STREAM));
 	call->inner_failed = 0;
-	call->parent = !outer ? 0 : outer->is_told ? outer->id : outer->parent;
+	call->parent = !outer ? 0 : outer->reported ? outer->id : outer->parent;
 	call->actions = outer ? outer->actions : 0;
 	call->instance = thread->instance;
 	call->tgid = thread->tgid;
 	call->tid = thread->tid;
-	call->depth = outer ? outer->depth + outer->is_told : 0;
+	call->depth = outer ? outer->depth + outer->reported : 0;
 	call->duration_ns = 0;
 	call->effect = GP_EFFECT_NONE;
 	call->site = 0;
 	call->pointer = 0;
 	call->device = GP_NO_DEVICE;
 	call->entered = 0;
-	call->driver_ns = 0;
+	call->device_ns = 0;
 }
 
 /* The innermost open call; NULL if there is none. */
@@ -189,7 +189,7 @@ static __always_inline void count_entry(struct gp_thread *thread, __u32 function
 	struct gp_count *count = count_of(thread, function);
 
 	if (count)
-		__sync_fetch_and_add(&count->tallied, 1);
+		__sync_fetch_and_add(&count->entry_count, 1);
 }
 
 /* Adds the system calls that a call made on the NVIDIA devices, and their time, to the enclosing call. */
@@ -202,7 +202,7 @@ static __always_inline void propagate_device_time(struct gp_thread *thread, cons
 		return;
 	entered = outer->entered + call->entered;
 	outer->entered = entered < GP_MOST_ENTERED ? entered : GP_MOST_ENTERED;
-	outer->driver_ns += call->driver_ns;
+	outer->device_ns += call->device_ns;
 }
 
 GP_OWN_FRAME int count_device_time(struct gp_thread *thread, const struct gp_call *call)
@@ -211,7 +211,7 @@ GP_OWN_FRAME int count_device_time(struct gp_thread *thread, const struct gp_cal
 
 	if (count) {
 		__sync_fetch_and_add(&count->entered, 1);
-		__sync_fetch_and_add(&count->driver_ns, call->driver_ns);
+		__sync_fetch_and_add(&count->device_ns, call->device_ns);
 	}
 	return 0;
 }

@@ -149,10 +149,10 @@ static __always_inline void end_ranges(const struct gp_call *call, const struct 
 {
 	__u64 address = 0, bytes = 0;
 
-	if (function->op == GP_VMM_MAP || function->op == GP_VMM_UNMAP) {
+	if (function->memory_op == GP_VMM_MAP || function->memory_op == GP_VMM_UNMAP) {
 		argument(call, function->pointer, &address);
 		argument(call, function->size_a, &bytes);
-		change_range(call, address, bytes, true, function->op == GP_VMM_MAP);
+		change_range(call, address, bytes, true, function->memory_op == GP_VMM_MAP);
 	} else if (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION) &&
 		   call->space != GP_SPACE_ARRAY) {
 		change_range(call, call->pointer, call->bytes, false, true);

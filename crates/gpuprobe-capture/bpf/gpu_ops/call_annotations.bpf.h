@@ -10,7 +10,7 @@
 
 static __always_inline bool is_batch(const struct gp_function *function)
 {
-	return function->task.shape == GP_COPY_BATCH || function->task.shape == GP_COPY_OPERATIONS;
+	return function->op_desc.shape == GP_COPY_BATCH || function->op_desc.shape == GP_COPY_OPERATIONS;
 }
 
 /* The part of a batch where copies of this kind and size are added; GP_PARTS if there is no room. */
@@ -83,9 +83,9 @@ GP_GLOBAL_FUNC int annotate_graph_launch(struct gp_thread *thread, struct gp_cal
 
 	if (!thread || !call || !function)
 		return 0;
-	argument(call, function->task.graph, &handle);
+	argument(call, function->op_desc.graph, &handle);
 	key = key_of(call, handle);
-	exec = call->flags & GP_NESTED_WORK ? NULL : bpf_map_lookup_elem(&execs, &key);
+	exec = call->flags & GP_NESTED_OP ? NULL : bpf_map_lookup_elem(&execs, &key);
 	kernels = exec ? exec->kernels : 0;
 	if (exec && !failed)
 		annotate_kernels(call, kernels);

@@ -223,7 +223,7 @@ static __always_inline bool is_async(const struct gp_call *call, const struct gp
 
 	if (!(function->flags & GP_ASYNC))
 		return false;
-	return !argument(call, function->task.other, &waits) || !(__u32)waits;
+	return !argument(call, function->op_desc.other, &waits) || !(__u32)waits;
 }
 
 /* Looks up both ends of a copy, annotates the record with it, and counts it in a row. */
@@ -239,9 +239,9 @@ GP_GLOBAL_FUNC int count_copy(struct gp_call *call, const struct gp_function *fu
 	look_up(call, &copy->target, &target);
 	kind_and_host = kind_of(&source, &target, copy->is_peer) | host_of(&source, &target) << 8;
 	/* a batch that failed is annotated like a single copy */
-	if (gp_config.told && is_batch(function) && !copy->failed)
+	if (gp_config.annotate_records && is_batch(function) && !copy->failed)
 		add_part(call, kind_and_host, copy->bytes);
-	else if (gp_config.told)
+	else if (gp_config.annotate_records)
 		annotate_copy(call, kind_and_host, copy->bytes, copy->failed);
 	if (copy->is_untimed)
 		kind_and_host |= GP_UNTIMED;
@@ -266,7 +266,7 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 	struct copy copy = {.failed = batch->failed, .is_untimed = index > 0};
 	bool unread = false;
 
-	if (batch->function->task.shape == GP_COPY_OPERATIONS) {
+	if (batch->function->op_desc.shape == GP_COPY_OPERATIONS) {
 		__u64 at = batch->sources + index * extent->stride;
 
 		unread = !read_operation(at, &copy);
@@ -293,13 +293,13 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct batch batch = {.failed = failed};
-	const struct gp_task *op;
+	const struct gp_op_desc *op;
 	__u64 count = 0;
 
 	if (!call || !function)
 		return 0;
-	op = &function->task;
-	if (gp_config.told) {
+	op = &function->op_desc;
+	if (gp_config.annotate_records) {
 		/* the parts are added one by one below */
 		call->effect = GP_EFFECT_BATCH;
 		__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
@@ -324,13 +324,13 @@ GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *fun
 GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *function, bool failed)
 {
 	struct copy copy = {.failed = failed};
-	const struct gp_task *op;
+	const struct gp_op_desc *op;
 	__u64 kind, at = 0;
 	bool is_read = true;
 
 	if (!call || !function)
 		return 0;
-	op = &function->task;
+	op = &function->op_desc;
 	kind = op->copy_kind;
 	copy.is_peer = kind == GP_PEER;
 	argument(call, op->params, &at);
@@ -372,8 +372,8 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 		call->flags |= GP_CAPTURED;
 		return;
 	}
-	if (function->task.work == GP_WORK_MEMSET) {
-		if (gp_config.told)
+	if (function->op_desc.op_kind == GP_OP_MEMSET) {
+		if (gp_config.annotate_records)
 			annotate_copy(call, GP_FILL, call->bytes, failed);
 		if (gp_config.rows)
 			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);

@@ -78,7 +78,7 @@ GP_GLOBAL_FUNC int described_bytes(const struct gp_call *call, const struct gp_f
 }
 
 /* An extent passed by value: three consecutive argument words. */
-static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_place loc)
+static __always_inline __u64 extent_bytes(const struct gp_call *call, struct gp_arg_loc loc)
 {
 	__u64 bytes = 1;
 
@@ -101,7 +101,7 @@ static __always_inline void set_bytes_moved(struct gp_call *call, const struct g
 		call->bytes = extent_bytes(call, function->size_a);
 	} else if (function->size_rule >= GP_SIZE_BOX) {
 		/* if copies are counted, counting them also counts what could not be read */
-		if (!described_bytes(call, function, &bytes) && !function->task.work)
+		if (!described_bytes(call, function, &bytes) && !function->op_desc.op_kind)
 			count_loss(GP_LOSS_UNREAD_WORK);
 		call->bytes = bytes;
 	}

@@ -123,10 +123,10 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 		return;
 	if (function->flags & GP_HANDLE_IS_OUT)
 		handle = call->out[0];
-	else if (function->flags & GP_GIVES_RESULT)
+	else if (function->flags & GP_OUTPUT_IS_RESULT)
 		handle = call->result;
 	else
-		argument(call, function->kernel, &handle);
+		argument(call, function->cuda_kernel, &handle);
 	if (!handle)
 		return;
 	if (argument(call, function->alias, &other)) {
@@ -140,7 +140,7 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 		address = call->out[0];
 	else
 		argument(call, function->name, &address);
-	name_head(&head, call, GP_NAME_TOLD, handle);
+	name_head(&head, call, GP_NAME_KNOWN, handle);
 	head.matches = words_pointing_to(handle, address);
 	send_name(&head, address);
 }
@@ -156,7 +156,7 @@ GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_
 	__u32 one = 1, zero = 0, *word, index;
 	__u64 address = 0;
 
-	if (!argument(call, function->kernel, &key.handle) || bpf_map_lookup_elem(&cuda_kernels, &key))
+	if (!argument(call, function->cuda_kernel, &key.handle) || bpf_map_lookup_elem(&cuda_kernels, &key))
 		return;
 	/* if the table is full, the handle is reported at every launch: slower, but nothing is lost */
 	bpf_map_update_elem(&cuda_kernels, &key, &one, BPF_ANY);
@@ -169,7 +169,7 @@ GP_OWN_FRAME void report_new_kernel(const struct gp_call *call, const struct gp_
 		index = outer->function & (GP_FUNCTIONS - 1);
 		around = bpf_map_lookup_elem(&functions, &index);
 		if (around && around->flags & GP_LAUNCH)
-			argument(outer, around->kernel, &head.other);
+			argument(outer, around->cuda_kernel, &head.other);
 	}
 	bpf_probe_read_user(&address, sizeof(address), (void *)(key.handle + 8 * (__u64)head.word));
 	send_name(&head, address);

@@ -130,7 +130,7 @@ static __always_inline void add_any_node(const struct gp_call *call, const struc
 	__u64 at = 0, child = 0;
 	__u32 type = ~0;
 
-	if (!argument(call, function->task.params, &at) ||
+	if (!argument(call, function->op_desc.params, &at) ||
 	    bpf_probe_read_user(&type, sizeof(type), (void *)at)) {
 		count_loss(GP_LOSS_UNREAD_WORK);
 	} else if (type == GP_NODE_KERNEL) {
@@ -205,7 +205,7 @@ static __always_inline void forget_event(const struct gp_call *call, const struc
 	struct gp_live_key key;
 	__u64 event = 0;
 
-	argument(call, function->task.other, &event);
+	argument(call, function->op_desc.other, &event);
 	key = key_of(call, event);
 	bpf_map_delete_elem(&recorded, &key);
 }
@@ -235,7 +235,7 @@ GP_GLOBAL_FUNC int end_graph_launch(struct gp_thread *thread, struct gp_call *ca
 		return 0;
 	number = used_stream_row(thread, call, stream_of(call, function));
 	stream = stream_row(number);
-	argument(call, function->task.graph, &handle);
+	argument(call, function->op_desc.graph, &handle);
 	key = key_of(call, handle);
 	exec = bpf_map_lookup_elem(&execs, &key);
 	if (exec && !failed)
@@ -277,7 +277,7 @@ GP_GLOBAL_FUNC int begin_destroy(struct gp_thread *thread, struct gp_call *call,
 
 	if (!thread || !call || !function)
 		return 0;
-	if (function->task.work == GP_WORK_STREAM_DESTROY) {
+	if (function->op_desc.op_kind == GP_OP_STREAM_DESTROY) {
 		struct gp_stream *stream = used_stream(thread, call, stream_of(call, function));
 
 		if (stream) {
@@ -287,8 +287,8 @@ GP_GLOBAL_FUNC int begin_destroy(struct gp_thread *thread, struct gp_call *call,
 		}
 		return 0;
 	}
-	map = function->task.work == GP_WORK_GRAPH_DESTROY ? (void *)&graphs : (void *)&execs;
-	argument(call, function->task.graph, &handle);
+	map = function->op_desc.op_kind == GP_OP_GRAPH_DESTROY ? (void *)&graphs : (void *)&execs;
+	argument(call, function->op_desc.graph, &handle);
 	key = key_of(call, handle);
 	graph = bpf_map_lookup_elem(map, &key);
 	if (!graph)
@@ -303,12 +303,12 @@ static __always_inline void cancel_destroy(const struct gp_call *call, const str
 {
 	__u64 handle = 0;
 
-	argument(call, function->task.graph, &handle);
+	argument(call, function->op_desc.graph, &handle);
 	if (call->effect != GP_EFFECT_GRAPH)
 		return;
-	if (function->task.work == GP_WORK_GRAPH_DESTROY)
+	if (function->op_desc.op_kind == GP_OP_GRAPH_DESTROY)
 		set_graph(&graphs, call, handle, call->detail.graph.kernels);
-	else if (function->task.work == GP_WORK_EXEC_DESTROY)
+	else if (function->op_desc.op_kind == GP_OP_EXEC_DESTROY)
 		set_graph(&execs, call, handle, call->detail.graph.kernels);
 }
 
@@ -320,31 +320,31 @@ GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_
 	if (!call || !function)
 		return 0;
 	out = call->flags & GP_UNREAD_OUT ? 0 : call->out[0];
-	argument(call, function->task.graph, &graph);
-	argument(call, function->task.other, &other);
-	switch (function->task.work) {
-	case GP_WORK_GRAPH_CREATE:
+	argument(call, function->op_desc.graph, &graph);
+	argument(call, function->op_desc.other, &other);
+	switch (function->op_desc.op_kind) {
+	case GP_OP_GRAPH_CREATE:
 		set_graph(&graphs, call, out, 0);
 		break;
-	case GP_WORK_GRAPH_CLONE:
+	case GP_OP_GRAPH_CLONE:
 		set_graph(&graphs, call, out, kernel_count_of(&graphs, call, graph));
 		break;
-	case GP_WORK_ADD_KERNEL:
+	case GP_OP_ADD_KERNEL:
 		add_node(call, graph, 1);
 		break;
-	case GP_WORK_ADD_GRAPH:
+	case GP_OP_ADD_GRAPH:
 		add_node(call, graph, kernel_count_of(&graphs, call, other));
 		break;
-	case GP_WORK_ADD_NODE:
+	case GP_OP_ADD_NODE:
 		add_any_node(call, function, graph);
 		break;
-	case GP_WORK_DESTROY_NODE:
+	case GP_OP_DESTROY_NODE:
 		destroy_node(call, graph);
 		break;
-	case GP_WORK_EXEC_CREATE:
+	case GP_OP_EXEC_CREATE:
 		set_graph(&execs, call, out, kernel_count_of(&graphs, call, graph));
 		break;
-	case GP_WORK_EXEC_UPDATE:
+	case GP_OP_EXEC_UPDATE:
 		set_graph(&execs, call, other, kernel_count_of(&graphs, call, graph));
 		break;
 	}
@@ -365,9 +365,9 @@ GP_GLOBAL_FUNC int after_stream_call(struct gp_thread *thread, const struct gp_c
 	if (!stream)
 		return 0;
 	status = call->result;
-	argument(call, function->task.graph, &graph);
-	argument(call, function->task.other, &event);
-	if (function->task.work == GP_WORK_CAPTURE_END) {
+	argument(call, function->op_desc.graph, &graph);
+	argument(call, function->op_desc.other, &event);
+	if (function->op_desc.op_kind == GP_OP_CAPTURE_END) {
 		/* these two errors leave the capture as it is */
 		if (status != GP_CAPTURE_UNMATCHED && status != GP_CAPTURE_WRONG_THREAD)
 			end_capture(stream, call, failed);
@@ -375,20 +375,20 @@ GP_GLOBAL_FUNC int after_stream_call(struct gp_thread *thread, const struct gp_c
 	}
 	if (failed)
 		return 0;
-	switch (function->task.work) {
-	case GP_WORK_SYNC_STREAM:
+	switch (function->op_desc.op_kind) {
+	case GP_OP_SYNC_STREAM:
 		note_sync(thread, call, stream);
 		break;
-	case GP_WORK_EVENT_RECORD:
+	case GP_OP_EVENT_RECORD:
 		record_event(call, stream, event);
 		break;
-	case GP_WORK_EVENT_WAIT:
+	case GP_OP_EVENT_WAIT:
 		wait_for_event(call, stream, event);
 		break;
-	case GP_WORK_CAPTURE_BEGIN:
-	case GP_WORK_CAPTURE_ADD:
-	case GP_WORK_CAPTURE_AGAIN:
-		begin_capture(stream, call, graph, function->task.work == GP_WORK_CAPTURE_AGAIN);
+	case GP_OP_CAPTURE_BEGIN:
+	case GP_OP_CAPTURE_ADD:
+	case GP_OP_CAPTURE_AGAIN:
+		begin_capture(stream, call, graph, function->op_desc.op_kind == GP_OP_CAPTURE_AGAIN);
 		break;
 	}
 	return 0;

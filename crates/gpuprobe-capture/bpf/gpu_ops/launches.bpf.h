@@ -31,7 +31,7 @@ static __always_inline __u64 volume(__u64 packed)
 	return (__u32)packed * (packed >> 32 & 0xffff) * (packed >> 48);
 }
 
-static __always_inline void three_dimensions(const struct gp_call *call, const struct gp_place *locs,
+static __always_inline void three_dimensions(const struct gp_call *call, const struct gp_arg_loc *locs,
 					     __u64 *packed)
 {
 	__u64 x = 0, y = 1, z = 1;
@@ -44,7 +44,7 @@ static __always_inline void three_dimensions(const struct gp_call *call, const s
 }
 
 /* A dim3 is two words: x and y are in the first. */
-static __always_inline void dim3_argument(const struct gp_call *call, const struct gp_place *locs,
+static __always_inline void dim3_argument(const struct gp_call *call, const struct gp_arg_loc *locs,
 					  __u64 *packed)
 {
 	__u64 xy = 0, z = 0;
@@ -77,7 +77,7 @@ static __always_inline __u64 read_usual(const struct gp_call *call, struct launc
 static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
 					struct launch *launch)
 {
-	const struct gp_task *op = &function->task;
+	const struct gp_op_desc *op = &function->op_desc;
 	const __u32 *config = (const __u32 *)call->pointee.bytes;
 	__u64 stream_handle = 0;
 
@@ -85,7 +85,7 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 		launch->stream = stream_named(call, function, read_usual(call, launch));
 		return;
 	}
-	argument(call, function->kernel, &launch->handle);
+	argument(call, function->cuda_kernel, &launch->handle);
 	if (op->shape == GP_LAUNCH_CONFIG) {
 		if (!(call->flags & GP_UNREAD_POINTEE)) {
 			launch->grid = dimensions(config[0], config[1], config[2]);
@@ -256,9 +256,9 @@ GP_GLOBAL_FUNC int read_list(const struct gp_call *call, const struct gp_functio
 
 	if (!call || !function || !launch)
 		return 0;
-	is_runtime_list = function->task.shape == GP_LAUNCH_RUNTIME_LIST;
+	is_runtime_list = function->op_desc.shape == GP_LAUNCH_RUNTIME_LIST;
 	launch->stream = stream_named(call, function, 0);
-	if (!argument(call, function->task.params, &at) ||
+	if (!argument(call, function->op_desc.params, &at) ||
 	    bpf_probe_read_user(words, sizeof(words), (void *)at))
 		return 0;
 	launch->handle = words[0];
@@ -301,7 +301,7 @@ GP_GLOBAL_FUNC int end_launches(struct gp_thread *thread, struct gp_call *call,
 		return 0;
 	listing.thread = thread;
 	listing.call = call;
-	argument(call, function->task.count, &count);
+	argument(call, function->op_desc.count, &count);
 	count = (__u32)count;
 	/* a failed call may have had any arguments */
 	if (!read_list(call, function, &listing.first) && !failed)

@@ -34,7 +34,7 @@ static __always_inline __u64 stream_of(const struct gp_call *call, const struct 
 {
 	__u64 handle = 0;
 
-	argument(call, function->task.stream, &handle);
+	argument(call, function->op_desc.stream, &handle);
 	return stream_named(call, function, handle);
 }
 

@@ -35,7 +35,7 @@ struct {
 	__type(value, __u8);
 } devices SEC(".maps");
 
-/* The gp_device_syscall of a system call number; GP_DRIVER_CALLS if it is none of them. */
+/* The gp_device_syscall of a system call number; GP_DEVICE_SYSCALLS if it is none of them. */
 static __always_inline __u32 device_syscall(long number)
 {
 	switch (number) {
@@ -53,7 +53,7 @@ static __always_inline __u32 device_syscall(long number)
 	case GP_NR_PPOLL:
 		return GP_POLL;
 	default:
-		return GP_DRIVER_CALLS;
+		return GP_DEVICE_SYSCALLS;
 	}
 }
 
@@ -203,7 +203,7 @@ static __always_inline bool end_open(struct gp_call *call, const struct pt_regs 
 /* Whether an open call is a system call. */
 static __always_inline bool is_device_syscall(const struct gp_call *call)
 {
-	return call->function - gp_config.driver_rows < GP_DRIVER_CALLS;
+	return call->function - gp_config.syscall_rows < GP_DEVICE_SYSCALLS;
 }
 
 /*
@@ -246,7 +246,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 	struct gp_call *call;
 	__u8 kind = GP_DEVICE_OTHER;
 
-	if (which == GP_DRIVER_CALLS || pid_tgid >> 32 == gp_config.own_tgid || is_stopped())
+	if (which == GP_DEVICE_SYSCALLS || pid_tgid >> 32 == gp_config.own_tgid || is_stopped())
 		return 0;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!thread && !is_target(pid_tgid >> 32))
@@ -258,7 +258,7 @@ int BPF_PROG(on_syscall, struct pt_regs *regs, long syscall)
 		thread = new_thread(task, pid_tgid);
 	if (!thread)
 		return 0;
-	index = gp_config.driver_rows + which;
+	index = gp_config.syscall_rows + which;
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 0;
@@ -284,14 +284,14 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 					const struct gp_function *function, bool failed)
 {
 	call->entered = 1;
-	call->driver_ns = call->duration_ns;
+	call->device_ns = call->duration_ns;
 	propagate_device_time(thread, call);
 	if (function->flags & GP_COUNT) {
 		struct gp_count *count = count_of(thread, call->function);
 
 		if (count)
 			count_latency(count, call->duration_ns, failed);
-		if (call->function == gp_config.driver_rows + GP_IOCTL)
+		if (call->function == gp_config.syscall_rows + GP_IOCTL)
 			count_command(thread, call, failed);
 	}
 	if (function->flags & GP_STREAM && is_wanted(call, failed))
@@ -306,7 +306,7 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 GP_OWN_FRAME int end_unseen_open(struct pt_regs *regs, long result, __u64 now)
 {
 	__u64 pid_tgid = bpf_get_current_pid_tgid();
-	__u32 index = gp_config.driver_rows + GP_OPEN, number = 0;
+	__u32 index = gp_config.syscall_rows + GP_OPEN, number = 0;
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 	struct gp_thread *thread;
 	struct gp_call *call;
@@ -341,7 +341,7 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 	__u32 index;
 
 #if defined(__TARGET_ARCH_x86)
-	if (device_syscall(regs->orig_ax) == GP_DRIVER_CALLS)
+	if (device_syscall(regs->orig_ax) == GP_DEVICE_SYSCALLS)
 		return 0;
 #endif
 	thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
@@ -364,12 +364,12 @@ int BPF_PROG(on_syscall_end, struct pt_regs *regs, long result)
 		return 0;
 	call->duration_ns = now - call->start_ns;
 	call->result = result;
-	if (index == gp_config.driver_rows + GP_IOCTL)
+	if (index == gp_config.syscall_rows + GP_IOCTL)
 		read_ioctl(call);
-	else if (index == gp_config.driver_rows + GP_OPEN && !end_open(call, regs, result))
+	else if (index == gp_config.syscall_rows + GP_OPEN && !end_open(call, regs, result))
 		return 0;
 	failed = result < 0;
-	if (index == gp_config.driver_rows + GP_IOCTL && status_of(call))
+	if (index == gp_config.syscall_rows + GP_IOCTL && status_of(call))
 		failed = true;
 	end_syscall(thread, call, function, failed);
 	return 0;

@@ -278,33 +278,33 @@ static __always_inline __u64 entered_at(struct pt_regs *ctx)
 }
 
 SEC("kprobe.session")
-int kernel_session(struct pt_regs *ctx)
+int linux_session(struct pt_regs *ctx)
 {
 	return is_return_of_session(ctx) ? leave_probed(ctx, entered_at(ctx)) : enter_probed(ctx, false);
 }
 
 SEC("kprobe.multi")
-int kernel_multi_entry(struct pt_regs *ctx)
+int linux_multi_entry(struct pt_regs *ctx)
 {
 	enter_probed(ctx, false);
 	return 0;
 }
 
 SEC("kretprobe.multi")
-int kernel_multi_return(struct pt_regs *ctx)
+int linux_multi_return(struct pt_regs *ctx)
 {
 	return leave_probed(ctx, entered_at(ctx));
 }
 
 SEC("kprobe")
-int kernel_perf_entry(struct pt_regs *ctx)
+int linux_perf_entry(struct pt_regs *ctx)
 {
 	enter_probed(ctx, true);
 	return 0;
 }
 
 SEC("kretprobe")
-int kernel_perf_return(struct pt_regs *ctx)
+int linux_perf_return(struct pt_regs *ctx)
 {
 	return leave_probed(ctx, PT_REGS_SP(ctx) - GP_POPPED_BY_RETURN);
 }

@@ -80,7 +80,7 @@ static __always_inline __u32 change_site_of_call(const struct gp_call *call, __u
 static __always_inline bool has_site(const struct gp_call *call, const struct gp_function *function)
 {
 	return (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION)) ||
-	       function->op == GP_VMM_CREATE || function->op == GP_VMM_IMPORT;
+	       function->memory_op == GP_VMM_CREATE || function->memory_op == GP_VMM_IMPORT;
 }
 
 struct walk {
@@ -133,8 +133,8 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 	struct gp_copied_stack *copy;
 	struct gp_short_stack *brief;
 	struct gp_part_of_stack *part;
-	struct gp_way_key key = {};
-	struct gp_way *wanted;
+	struct gp_site_root_key key = {};
+	struct gp_site_root *wanted;
 	struct gp_call *call;
 	__u64 waiting, room = bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE);
 	__u32 site;
@@ -144,7 +144,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 	call = open_call(thread, thread->depth);
 	key.instance = call->instance;
 	key.tgid = call->tgid;
-	wanted = bpf_map_lookup_elem(&ways, &key);
+	wanted = bpf_map_lookup_elem(&site_roots, &key);
 	if (wanted && wanted->node == GP_NO_STACKS) {
 		count_loss(GP_LOSS_SITES_FULL);
 		return 0;
@@ -190,13 +190,13 @@ lost:
 GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
 {
 	struct walk walk = {.stack_pointer = call->stack_pointer};
-	struct gp_way_key key = {
+	struct gp_site_root_key key = {
 	    .instance = call->instance, .address = call->return_address, .tgid = call->tgid};
-	struct gp_way *root;
+	struct gp_site_root *root;
 
 	if (!key.address)
 		return 0;
-	root = bpf_map_lookup_elem(&ways, &key);
+	root = bpf_map_lookup_elem(&site_roots, &key);
 	if (root) {
 		if (!thread->trampoline)
 			thread->trampoline = trampoline_of(bpf_get_current_task_btf());

@@ -105,7 +105,7 @@ static __always_inline __u64 ending_context(const struct gp_call *call, const st
 	__u64 *primary, address = 0, number;
 	struct gp_context *row;
 
-	if (function->op == GP_CONTEXT_DESTROY) {
+	if (function->memory_op == GP_CONTEXT_DESTROY) {
 		argument(call, function->pointer, &address);
 		return context_number_at(process_of(call), address);
 	}
@@ -113,7 +113,7 @@ static __always_inline __u64 ending_context(const struct gp_call *call, const st
 	if (!primary)
 		return 0;
 	number = context_number_at(process_of(call), *primary);
-	if (function->op == GP_PRIMARY_RESET)
+	if (function->memory_op == GP_PRIMARY_RESET)
 		return number;
 	row = context_of(number);
 	return row && row->references == 1 && row->flags & GP_COUNTS_REFERENCES ? number : 0;
@@ -131,7 +131,8 @@ GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *func
 	call->detail.ending.context = ending_context(call, function);
 	row = context_of(call->detail.ending.context);
 	if (row)
-		__sync_fetch_and_or(&row->flags, function->op == GP_PRIMARY_RELEASE ? GP_MAY_END : GP_ENDING);
+		__sync_fetch_and_or(&row->flags,
+				    function->memory_op == GP_PRIMARY_RELEASE ? GP_MAY_END : GP_ENDING);
 }
 
 /* The call did not end the context. */
@@ -145,8 +146,8 @@ static __always_inline void cancel_end(struct gp_call *call)
 
 static __always_inline bool ends_contexts(const struct gp_function *function)
 {
-	return function->op == GP_CONTEXT_DESTROY || function->op == GP_PRIMARY_RELEASE ||
-	       function->op == GP_PRIMARY_RESET;
+	return function->memory_op == GP_CONTEXT_DESTROY || function->memory_op == GP_PRIMARY_RELEASE ||
+	       function->memory_op == GP_PRIMARY_RESET;
 }
 
 /* The primary context of a GPU ends with its last reference. */
@@ -219,7 +220,7 @@ GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call
 	__u64 context = 0;
 
 	argument(call, function->pointer, &context);
-	switch (function->op) {
+	switch (function->memory_op) {
 	case GP_VMM_CREATE:
 		return vmm_create(call, false);
 	case GP_VMM_IMPORT:
@@ -250,7 +251,7 @@ GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call
 		return release_primary(call, function);
 	case GP_PRIMARY_RESET:
 		return reset_primary(call, function);
-	case GP_DEVICE_TOLD:
+	case GP_DEVICE_IDENTITY:
 		return record_gpu_identity(call, function);
 	}
 }

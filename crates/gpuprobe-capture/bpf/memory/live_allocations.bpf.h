@@ -76,7 +76,7 @@ static __always_inline __u64 array_bytes(const struct gp_call *call, const struc
 {
 	const __u64 *words = (const __u64 *)call->pointee.bytes;
 	const __u32 *halves = (const __u32 *)call->pointee.bytes;
-	struct gp_place next = function->size_a;
+	struct gp_arg_loc next = function->size_a;
 	__u64 a = 0, b = 0, c = 0, levels = 1, bits;
 
 	if (call->flags & GP_UNREAD_POINTEE)
@@ -194,7 +194,7 @@ static __always_inline void restore_freed(struct gp_call *call, struct gp_memory
 	call->effect = GP_EFFECT_NONE;
 	if (!row) {
 		/* it failed because its context ended in the meantime, and the memory with it */
-		call->effect = GP_EFFECT_GONE;
+		call->effect = GP_EFFECT_ENDED_WITH_CONTEXT;
 		__sync_fetch_and_add(&memory->ended_allocations, 1);
 		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
 	} else if (spare ? swap_since(spare, back.since_ns | GP_SPARE, back.since_ns)
@@ -221,7 +221,7 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 		return;
 	if (failed) {
 		/* failures of state-only probes are not counted */
-		__sync_fetch_and_add(&memory->failed_frees, call->is_told);
+		__sync_fetch_and_add(&memory->failed_frees, call->reported);
 		if (call->effect == GP_EFFECT_FREE)
 			restore_freed(call, memory);
 		else
@@ -232,7 +232,7 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 		return;
 	if (call->effect != GP_EFFECT_FREE) {
 		/* nor are frees of addresses that unprobed functions allocated */
-		__sync_fetch_and_add(&memory->unknown_frees, call->is_told);
+		__sync_fetch_and_add(&memory->unknown_frees, call->reported);
 		return;
 	}
 	count_free(call, memory);
@@ -315,7 +315,7 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 	call->space = function->space;
 	if (function->flags & GP_POINTER_IS_ARGUMENT)
 		argument(call, function->pointer, &call->pointer);
-	else if (function->flags & GP_GIVES_RESULT)
+	else if (function->flags & GP_OUTPUT_IS_RESULT)
 		call->pointer = call->result;
 	else if (!(call->flags & GP_UNREAD_OUT))
 		call->pointer = call->out[0];

@@ -283,7 +283,7 @@ static __always_inline void vmm_map(struct gp_call *call, const struct gp_functi
 	struct gp_physical *memory;
 	__u64 handle = 0, address = 0, size = 0, *known;
 
-	if (!argument(call, function->kernel, &handle) || !argument(call, function->pointer, &address) ||
+	if (!argument(call, function->cuda_kernel, &handle) || !argument(call, function->pointer, &address) ||
 	    !argument(call, function->size_a, &size))
 		return;
 	key = handle_key(process_of(call), handle);

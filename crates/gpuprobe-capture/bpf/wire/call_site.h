@@ -3,7 +3,7 @@
  * Part of the wire: stacks, and the call sites of allocations.
  *
  * Call sites are recognised in BPF by decision trees that user space builds from stacks it has unwound: a
- * root per return address of the allocating call (gp_way), and nodes that each compare one word of the
+ * root per return address of the allocating call (gp_site_root), and nodes that each compare one word of the
  * stack (gp_site_node).
  */
 #ifndef GP_CALL_SITE_H
@@ -83,7 +83,7 @@ struct gp_site {
  * Key: the root of the tree for calls that return to `address`. Address 0 stands for the setting whether
  * stacks of the process are wanted.
  */
-struct gp_way_key {
+struct gp_site_root_key {
 	__u64 instance;
 	__u64 address;
 	__u32 tgid;
@@ -96,7 +96,7 @@ enum gp_stacks_wanted {
 	GP_NO_STACKS,
 };
 
-struct gp_way {
+struct gp_site_root {
 	/* the first comparison, or gp_stacks_wanted */
 	__u32 node;
 	/* the site, if no comparison is needed */

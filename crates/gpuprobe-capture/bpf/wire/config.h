@@ -4,21 +4,21 @@
 #define GP_CONFIG_H
 
 /* How a process is paused; in gp_process_record.change. */
-enum gp_held_flags : __u16 {
+enum gp_pause_flags : __u16 {
 	GP_STOPPED = 1,
 	/* the wait sleeps, so probes can be attached while it lasts */
-	GP_POLITELY = 2,
+	GP_SLEEPING = 2,
 	/* only the program and its loader are mapped so far */
 	GP_AT_EXEC = 4,
 };
 
 /*
  * How far user space is with the question of a paused process. The process asks by a record with a question
- * number and waits for user space to write GP_HELD() with that number to the map `held`. If user space needs
- * to attach probes, which a wait that does not sleep prevents, it answers GP_STOP: the process then stops by
- * SIGSTOP and asks again with GP_STOPPED, and user space lets it continue by SIGCONT.
+ * number and waits for user space to write GP_PAUSE_STATE() with that number to the map `paused`. If user
+ * space needs to attach probes, which a wait that does not sleep prevents, it answers GP_STOP: the process
+ * then stops by SIGSTOP and asks again with GP_STOPPED, and user space lets it continue by SIGCONT.
  */
-enum gp_held {
+enum gp_pause_state {
 	GP_SEEN,
 	/* the process is to stop, so that probes can be attached */
 	GP_STOP,
@@ -26,13 +26,13 @@ enum gp_held {
 };
 
 /* increases with every question, and with every state of a question */
-#define GP_HELD(ticket, state) (4 * (__u64)(ticket) + (state))
+#define GP_PAUSE_STATE(ticket, state) (4 * (__u64)(ticket) + (state))
 
 /* Whether and how targets are paused. */
-enum gp_hold : __u8 {
-	GP_HOLD_NOT,
-	GP_HOLD_BY_WAITING,
-	GP_HOLD_BY_STOPPING,
+enum gp_pause : __u8 {
+	GP_PAUSE_NOT,
+	GP_PAUSE_BY_WAITING,
+	GP_PAUSE_BY_STOPPING,
 };
 
 /* Set by user space before the programs are loaded, and constant afterwards. */
@@ -40,10 +40,10 @@ struct gp_config {
 	/* only processes in the targets map, and their children */
 	__u8 only_targets;
 	/*
-	 * gp_hold: whether and how targets are paused, at exec and when their loader has mapped libraries,
+	 * gp_pause: whether and how targets are paused, at exec and when their loader has mapped libraries,
 	 * until they are probed
 	 */
-	__u8 hold;
+	__u8 pause;
 	/* children of targets are targets too */
 	__u8 follow_forks;
 	/* send only calls that fail */
@@ -64,9 +64,9 @@ struct gp_config {
 	__u8 launches;
 	__u8 copies;
 	/* annotate the record of a call with its GPU operation */
-	__u8 told;
+	__u8 annotate_records;
 	/* observe system calls on NVIDIA devices */
-	__u8 driver;
+	__u8 device_syscalls;
 	/* return addresses that the Linux kernel replaced may be written back: see return_safety.bpf.h */
 	__u8 may_write;
 	/* count launches, graphs, gaps and copies in rows */
@@ -76,7 +76,7 @@ struct gp_config {
 	/* up to this many rows of launches, every stream of a CUDA kernel has a row of its own */
 	__u32 rows_by_stream;
 	/* the first of the functions' rows that stand for system calls */
-	__u32 driver_rows;
+	__u32 syscall_rows;
 	/* gpuprobe itself, whose calls are ignored */
 	__u32 own_tgid;
 	/* the first of the functions' rows that stand for tracepoints */

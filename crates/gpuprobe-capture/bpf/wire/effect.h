@@ -26,7 +26,7 @@ enum gp_effect : __u8 {
 	 */
 	GP_EFFECT_REUSED,
 	/* the same, but its context ended in the meantime, and the memory with it; sets no member */
-	GP_EFFECT_GONE,
+	GP_EFFECT_ENDED_WITH_CONTEXT,
 	GP_EFFECT_PHYSICAL,
 	/* a call that ends a context if it succeeds */
 	GP_EFFECT_ENDING,
@@ -37,7 +37,7 @@ enum gp_effect : __u8 {
 	/* sets no member: the copies are in gp_call.pointee */
 	GP_EFFECT_BATCH,
 	/* a copy that did not call the CUDA driver; sets no member */
-	GP_EFFECT_UNASKED,
+	GP_EFFECT_NO_DRIVER_CALL,
 	GP_EFFECT_DEVICE,
 };
 

@@ -10,35 +10,35 @@
 #define GP_LONGEST 10
 
 /* The GPU operation of a function, or what it does to streams and graphs. */
-enum gp_work : __u8 {
-	GP_NO_WORK,
-	GP_WORK_LAUNCH,
-	GP_WORK_GRAPH_LAUNCH,
-	GP_WORK_COPY,
-	GP_WORK_MEMSET,
+enum gp_op : __u8 {
+	GP_OP_NONE,
+	GP_OP_LAUNCH,
+	GP_OP_GRAPH_LAUNCH,
+	GP_OP_COPY,
+	GP_OP_MEMSET,
 	/* waits for one stream, or for several */
-	GP_WORK_SYNC_STREAM,
-	GP_WORK_SYNC_ALL,
-	GP_WORK_STREAM_DESTROY,
-	GP_WORK_EVENT_RECORD,
-	GP_WORK_EVENT_WAIT,
-	GP_WORK_EVENT_DESTROY,
+	GP_OP_SYNC_STREAM,
+	GP_OP_SYNC_ALL,
+	GP_OP_STREAM_DESTROY,
+	GP_OP_EVENT_RECORD,
+	GP_OP_EVENT_WAIT,
+	GP_OP_EVENT_DESTROY,
 	/* captures into a new graph, adds to an existing graph, or replaces the contents of one */
-	GP_WORK_CAPTURE_BEGIN,
-	GP_WORK_CAPTURE_ADD,
-	GP_WORK_CAPTURE_AGAIN,
-	GP_WORK_CAPTURE_END,
-	GP_WORK_GRAPH_CREATE,
-	GP_WORK_GRAPH_CLONE,
-	GP_WORK_GRAPH_DESTROY,
-	GP_WORK_ADD_KERNEL,
-	GP_WORK_ADD_GRAPH,
-	GP_WORK_ADD_NODE,
-	GP_WORK_DESTROY_NODE,
+	GP_OP_CAPTURE_BEGIN,
+	GP_OP_CAPTURE_ADD,
+	GP_OP_CAPTURE_AGAIN,
+	GP_OP_CAPTURE_END,
+	GP_OP_GRAPH_CREATE,
+	GP_OP_GRAPH_CLONE,
+	GP_OP_GRAPH_DESTROY,
+	GP_OP_ADD_KERNEL,
+	GP_OP_ADD_GRAPH,
+	GP_OP_ADD_NODE,
+	GP_OP_DESTROY_NODE,
 	/* executable graphs */
-	GP_WORK_EXEC_CREATE,
-	GP_WORK_EXEC_UPDATE,
-	GP_WORK_EXEC_DESTROY,
+	GP_OP_EXEC_CREATE,
+	GP_OP_EXEC_UPDATE,
+	GP_OP_EXEC_DESTROY,
 };
 
 /* How the arguments of a launch are passed. */
@@ -101,28 +101,28 @@ enum gp_host_memory : __u8 {
 };
 
 /* The GPU operation of a function, and the locations of its arguments. */
-struct gp_task {
+struct gp_op_desc {
 	/* gp_op; gp_launch_shape or gp_copy_shape */
-	__u8 work;
+	__u8 op_kind;
 	__u8 shape;
 	/* gp_copy_kind */
 	__u8 copy_kind;
 	__u8 reserved;
-	struct gp_place stream;
-	struct gp_place grid[3];
-	struct gp_place block[3];
-	struct gp_place shared;
+	struct gp_arg_loc stream;
+	struct gp_arg_loc grid[3];
+	struct gp_arg_loc block[3];
+	struct gp_arg_loc shared;
 	/* the graph, executable graph or node; a second graph, or an event */
-	struct gp_place graph;
-	struct gp_place other;
+	struct gp_arg_loc graph;
+	struct gp_arg_loc other;
 	/* of a copy; for a batch, the lists and their length */
-	struct gp_place target;
-	struct gp_place source;
-	struct gp_place sizes;
-	struct gp_place count;
+	struct gp_arg_loc target;
+	struct gp_arg_loc source;
+	struct gp_arg_loc sizes;
+	struct gp_arg_loc count;
 	/* a cudaMemcpyKind; a struct that describes the copy, or a list of them */
-	struct gp_place kind;
-	struct gp_place params;
+	struct gp_arg_loc kind;
+	struct gp_arg_loc params;
 };
 
 /* Key: launches of a kernel on a stream. */

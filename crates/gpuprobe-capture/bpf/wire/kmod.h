@@ -4,12 +4,12 @@
 #define GP_KMOD_H
 
 /* System calls on NVIDIA devices; their rows in `functions` follow one another in this order. */
-enum gp_driver_call {
+enum gp_device_syscall {
 	GP_IOCTL,
 	GP_MMAP,
 	GP_OPEN,
 	GP_POLL,
-	GP_DRIVER_CALLS,
+	GP_DEVICE_SYSCALLS,
 };
 
 /* In the order of DeviceKind in gpuprobe-event. */

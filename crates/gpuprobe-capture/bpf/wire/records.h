@@ -6,7 +6,7 @@
 /* What a record of a name says. */
 enum gp_name_kind : __u16 {
 	/* the name of a handle or of a host function */
-	GP_NAME_TOLD,
+	GP_NAME_KNOWN,
 	/* the handle is an alias of `other` */
 	GP_NAME_ALIAS,
 	/*
@@ -51,10 +51,10 @@ enum gp_process_change : __u16 {
 	GP_EXIT,
 };
 
-/* A change of a process, or with GP_RECORD_HOLD the question of a paused one. */
+/* A change of a process, or with GP_RECORD_PAUSE the question of a paused one. */
 struct gp_process_record {
 	__u16 kind;
-	/* gp_process_change; for a question, gp_held_flags */
+	/* gp_process_change; for a question, gp_pause_flags */
 	__u16 change;
 	__u32 tgid;
 	__u32 tid;

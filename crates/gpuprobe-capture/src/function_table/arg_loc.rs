@@ -1,19 +1,19 @@
 //! Where probes find the arguments of a function.
 
-use gpuprobe_event::catalogue::{Arg, Place};
+use gpuprobe_event::catalogue::{Arg, ArgLoc};
 
-use crate::wire::{gp_place, number};
+use crate::wire::{gp_arg_loc, number};
 
 /// The register or stack word of an argument; the default if a probe cannot find it.
-pub(crate) fn arg_loc(arg: Option<&Arg>) -> gp_place {
-    let nowhere = gp_place::default();
+pub(crate) fn arg_loc(arg: Option<&Arg>) -> gp_arg_loc {
+    let nowhere = gp_arg_loc::default();
     let Some(arg) = arg else { return nowhere };
-    match arg.place() {
-        Place::Register { first, .. } => gp_place { kind: number::PLACE_IN_REGISTER, index: first },
-        Place::Stack { offset, .. } => match u8::try_from(offset / 8) {
-            Ok(index) => gp_place { kind: number::PLACE_ON_STACK, index },
+    match arg.loc() {
+        ArgLoc::Register { first, .. } => gp_arg_loc { kind: number::ARG_IN_REGISTER, index: first },
+        ArgLoc::Stack { offset, .. } => match u8::try_from(offset / 8) {
+            Ok(index) => gp_arg_loc { kind: number::ARG_ON_STACK, index },
             Err(_) => nowhere,
         },
-        Place::Indirect { .. } | Place::Vector => nowhere,
+        ArgLoc::Indirect { .. } | ArgLoc::Vector => nowhere,
     }
 }

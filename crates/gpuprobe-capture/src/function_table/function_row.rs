@@ -12,7 +12,7 @@ use crate::function_table::arg_loc::arg_loc;
 use crate::function_table::op_desc::{launch_words, op_desc};
 use crate::host::linux_types::WIDE;
 use crate::load::collect::{Collect, CountedOps};
-use crate::wire::{gp_call, gp_extent, gp_function, gp_out, gp_place, number};
+use crate::wire::{gp_arg_loc, gp_call, gp_extent, gp_function, gp_out, number};
 
 /// The row of a function of a library.
 pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_function {
@@ -26,7 +26,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
         Collect::Failures => number::FUNCTION_FAILURES,
         // the program for entry counts does not read the row
-        Collect::Aside | Collect::Entries => 0,
+        Collect::StateOnly | Collect::EntryCount => 0,
     };
     if f.api == Api::Hook || runs_callbacks(f) {
         row.flags |= number::FUNCTION_RUNS_CODE;
@@ -35,7 +35,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         row.flags |= number::FUNCTION_STATUS;
     }
     if f.roles.out_is_result || f.roles.func_is_result {
-        row.flags |= number::FUNCTION_GIVES_RESULT;
+        row.flags |= number::FUNCTION_OUTPUT_IS_RESULT;
     }
     if f.roles.error_out.is_some() {
         row.flags |= number::FUNCTION_ERROR_IS_OUT;
@@ -48,7 +48,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     }
     row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
     for (slot, read) in row.out.iter_mut().zip(out_reads(f)) {
-        *slot = gp_out { place: arg_loc(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };
+        *slot = gp_out { loc: arg_loc(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };
         row.outs += 1;
     }
     if let Some((position, layout)) = struct_arg(f) {
@@ -58,10 +58,10 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     text(f, &mut row);
     names(f, &mut row);
     action(f, &mut row);
-    row.task = op_desc(f, counted);
+    row.op_desc = op_desc(f, counted);
     // counting needs no other arguments
     if f.class == Class::Launch && collect == Collect::Count {
-        row.stack_words = launch_words(row.kernel, &row.task);
+        row.stack_words = launch_words(row.cuda_kernel, &row.op_desc);
     }
     if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
         row.flags |= number::FUNCTION_PER_THREAD;
@@ -150,17 +150,17 @@ fn is_status(f: &Function) -> bool {
 fn names(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
-        row.kernel = arg_loc(f.arg(roles.func));
+        row.cuda_kernel = arg_loc(f.arg(roles.func));
         // the handles of hooked launch functions are no objects of the CUDA driver, in which a name could be found
         if f.api != Api::Hook {
             row.flags |= number::FUNCTION_LAUNCH;
         }
     }
-    if !tells_names(f) {
+    if !gives_kernel_names(f) {
         return;
     }
     row.flags |= number::FUNCTION_NAMES;
-    row.kernel = arg_loc(f.arg(roles.named));
+    row.cuda_kernel = arg_loc(f.arg(roles.named));
     row.name = arg_loc(f.arg(roles.name));
     row.alias = arg_loc(f.arg(roles.alias));
     if roles.func_out.is_some() {
@@ -172,7 +172,7 @@ fn names(f: &Function, row: &mut gp_function) {
 }
 
 /// Whether calls of a function give the names of CUDA kernels.
-pub fn tells_names(f: &Function) -> bool {
+pub fn gives_kernel_names(f: &Function) -> bool {
     let roles = &f.roles;
     let handle = roles.func_is_result || roles.func_out.or(roles.named).is_some();
     handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
@@ -220,12 +220,12 @@ fn action(f: &Function, row: &mut gp_function) {
 /// Sets an operation on physical memory or on a context, or one that identifies a GPU.
 fn operation(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
-    row.op = operation_of(f);
+    row.memory_op = operation_of(f);
     row.pointer = arg_loc(f.arg(roles.ptr));
-    row.kernel = arg_loc(f.arg(roles.handle));
+    row.cuda_kernel = arg_loc(f.arg(roles.handle));
     row.device = arg_loc(f.arg(roles.device));
     row.size_a = arg_loc(f.arg(roles.size));
-    if row.op == number::MEMORY_VMM_CREATE {
+    if row.memory_op == number::MEMORY_VMM_CREATE {
         row.space = Space::Vmm as u8;
         row.size_rule = number::SIZE_ARGUMENT;
     }
@@ -248,18 +248,18 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "retain") => number::MEMORY_PRIMARY_RETAIN,
         (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
-        (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_TOLD,
+        (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_IDENTITY,
         _ => 0,
     }
 }
 
 /// Whether calls of a function change the current context, or destroy one. Allocations are counted by context.
-pub fn tells_contexts(f: &Function) -> bool {
+pub fn changes_contexts(f: &Function) -> bool {
     f.class == Class::Context && operation_of(f) != 0
 }
 
 /// Whether calls of a function change what is known about an address that may be copied from or to.
-pub fn tells_addresses(f: &Function) -> bool {
+pub fn changes_addresses(f: &Function) -> bool {
     match f.class {
         // an array has a handle, and no address
         Class::Alloc | Class::Free => f.roles.space != Some(Space::Array),
@@ -270,8 +270,8 @@ pub fn tells_addresses(f: &Function) -> bool {
 }
 
 /// Whether calls of a function identify one of the process's GPUs.
-pub fn tells_gpus(f: &Function) -> bool {
-    operation_of(f) == number::MEMORY_DEVICE_TOLD
+pub fn identifies_gpus(f: &Function) -> bool {
+    operation_of(f) == number::MEMORY_DEVICE_IDENTITY
 }
 
 /// Sets how the size of an array follows from its descriptor.
@@ -344,9 +344,9 @@ fn described(ty: &str) -> Option<gp_extent> {
 
 /// Height and depth of a `cudaExtent` by value: its second and third word.
 fn extent(arg: Option<&Arg>, row: &mut gp_function) {
-    if let gp_place { kind: number::PLACE_ON_STACK, index } = arg_loc(arg) {
-        row.size_a = gp_place { kind: number::PLACE_ON_STACK, index: index + 1 };
-        row.size_b = gp_place { kind: number::PLACE_ON_STACK, index: index + 2 };
+    if let gp_arg_loc { kind: number::ARG_ON_STACK, index } = arg_loc(arg) {
+        row.size_a = gp_arg_loc { kind: number::ARG_ON_STACK, index: index + 1 };
+        row.size_b = gp_arg_loc { kind: number::ARG_ON_STACK, index: index + 2 };
     }
 }
 
@@ -358,7 +358,7 @@ pub(crate) fn makes_several_copies(f: &Function) -> bool {
 /// How many bytes of a record are used.
 fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
     let ends_contexts = matches!(
-        row.op,
+        row.memory_op,
         number::MEMORY_CONTEXT_DESTROY | number::MEMORY_PRIMARY_RELEASE | number::MEMORY_PRIMARY_RESET
     );
     let bytes = if ends_contexts {

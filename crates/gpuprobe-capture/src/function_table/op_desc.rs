@@ -7,36 +7,36 @@ use gpuprobe_event::{Api, Class, Direction, Function};
 
 use crate::function_table::arg_loc::arg_loc;
 use crate::load::collect::CountedOps;
-use crate::wire::{gp_call, gp_place, gp_task, number};
+use crate::wire::{gp_arg_loc, gp_call, gp_op_desc, number};
 
 /// The description; empty if the operation is not counted.
-pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_task {
+pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_op_desc {
     let op = op_of(f);
     let wanted = match op {
         0 => false,
         // records show waits by themselves
-        number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL => counted.launch_rows(),
-        number::WORK_COPY | number::WORK_MEMSET => counted.copies,
+        number::OP_SYNC_STREAM | number::OP_SYNC_ALL => counted.launch_rows(),
+        number::OP_COPY | number::OP_MEMSET => counted.copies,
         op if is_capture_op(op) => counted.launches || counted.copies,
         _ => counted.launches,
     };
     if !wanted {
-        return gp_task::default();
+        return gp_op_desc::default();
     }
     let roles = &f.roles;
-    let mut desc = gp_task {
-        work: op,
+    let mut desc = gp_op_desc {
+        op_kind: op,
         stream: arg_loc(f.arg(roles.stream)),
         graph: arg_loc(f.arg(roles.graph.or(roles.node).or(roles.graph_exec))),
         other: arg_loc(f.arg(roles.event.or(roles.child).or(roles.waits))),
         count: arg_loc(f.arg(roles.count)),
         params: arg_loc(f.arg(roles.params)),
-        ..gp_task::default()
+        ..gp_op_desc::default()
     };
     match op {
-        number::WORK_LAUNCH => launch(f, &mut desc),
-        number::WORK_COPY => copy(f, &mut desc),
-        number::WORK_EXEC_UPDATE => desc.other = arg_loc(f.arg(roles.graph_exec)),
+        number::OP_LAUNCH => launch(f, &mut desc),
+        number::OP_COPY => copy(f, &mut desc),
+        number::OP_EXEC_UPDATE => desc.other = arg_loc(f.arg(roles.graph_exec)),
         _ => {}
     }
     desc
@@ -44,18 +44,18 @@ pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_task {
 
 /// Whether calls of a function change which streams are captured. Operations on a captured stream are recorded in a
 /// graph and not run.
-pub fn tells_captures(f: &Function) -> bool {
+pub fn changes_captures(f: &Function) -> bool {
     is_capture_op(op_of(f))
 }
 
 /// Whether calls of a function change graphs, or wait for streams.
-pub fn tells_graphs(f: &Function) -> bool {
+pub fn changes_graphs(f: &Function) -> bool {
     let op = op_of(f);
-    op >= number::WORK_GRAPH_CREATE || matches!(op, number::WORK_SYNC_STREAM | number::WORK_SYNC_ALL)
+    op >= number::OP_GRAPH_CREATE || matches!(op, number::OP_SYNC_STREAM | number::OP_SYNC_ALL)
 }
 
 fn is_capture_op(op: u8) -> bool {
-    (number::WORK_STREAM_DESTROY..=number::WORK_CAPTURE_END).contains(&op)
+    (number::OP_STREAM_DESTROY..=number::OP_CAPTURE_END).contains(&op)
 }
 
 /// The number of the operation; 0 for none. Copies, captures and graphs are followed in the CUDA driver, which every
@@ -64,16 +64,16 @@ fn is_capture_op(op: u8) -> bool {
 fn op_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
     match (f.class, f.api, op) {
-        (Class::Launch, Api::Driver | Api::Runtime | Api::Hook, _) => number::WORK_LAUNCH,
-        (Class::GraphLaunch, Api::Driver | Api::Runtime, _) => number::WORK_GRAPH_LAUNCH,
-        (Class::Memcpy, Api::Driver | Api::Hook, _) => number::WORK_COPY,
-        (Class::Memset, Api::Driver | Api::Hook, _) => number::WORK_MEMSET,
-        (Class::Sync, Api::Driver | Api::Hook, _) if f.roles.stream.is_some() => number::WORK_SYNC_STREAM,
-        (Class::Sync, Api::Driver | Api::Hook, _) => number::WORK_SYNC_ALL,
-        (Class::Stream, Api::Driver, "destroy") => number::WORK_STREAM_DESTROY,
-        (Class::Stream, Api::Driver, "wait_event") => number::WORK_EVENT_WAIT,
-        (Class::Event, Api::Driver, "record") => number::WORK_EVENT_RECORD,
-        (Class::Event, Api::Driver, "destroy") => number::WORK_EVENT_DESTROY,
+        (Class::Launch, Api::Driver | Api::Runtime | Api::Hook, _) => number::OP_LAUNCH,
+        (Class::GraphLaunch, Api::Driver | Api::Runtime, _) => number::OP_GRAPH_LAUNCH,
+        (Class::Memcpy, Api::Driver | Api::Hook, _) => number::OP_COPY,
+        (Class::Memset, Api::Driver | Api::Hook, _) => number::OP_MEMSET,
+        (Class::Sync, Api::Driver | Api::Hook, _) if f.roles.stream.is_some() => number::OP_SYNC_STREAM,
+        (Class::Sync, Api::Driver | Api::Hook, _) => number::OP_SYNC_ALL,
+        (Class::Stream, Api::Driver, "destroy") => number::OP_STREAM_DESTROY,
+        (Class::Stream, Api::Driver, "wait_event") => number::OP_EVENT_WAIT,
+        (Class::Event, Api::Driver, "record") => number::OP_EVENT_RECORD,
+        (Class::Event, Api::Driver, "destroy") => number::OP_EVENT_DESTROY,
         (Class::Graph | Class::GraphCapture, Api::Driver, op) => graph_op(op),
         _ => 0,
     }
@@ -81,31 +81,31 @@ fn op_of(f: &Function) -> u8 {
 
 fn graph_op(op: &str) -> u8 {
     match op {
-        "begin" => number::WORK_CAPTURE_BEGIN,
-        "begin_in" => number::WORK_CAPTURE_ADD,
-        "begin_again" => number::WORK_CAPTURE_AGAIN,
-        "end" => number::WORK_CAPTURE_END,
-        "create" => number::WORK_GRAPH_CREATE,
-        "clone" => number::WORK_GRAPH_CLONE,
-        "destroy" => number::WORK_GRAPH_DESTROY,
-        "add_kernel" => number::WORK_ADD_KERNEL,
-        "add_graph" => number::WORK_ADD_GRAPH,
-        "add_node" => number::WORK_ADD_NODE,
-        "destroy_node" => number::WORK_DESTROY_NODE,
-        "instantiate" => number::WORK_EXEC_CREATE,
-        "update" => number::WORK_EXEC_UPDATE,
-        "destroy_exec" => number::WORK_EXEC_DESTROY,
+        "begin" => number::OP_CAPTURE_BEGIN,
+        "begin_in" => number::OP_CAPTURE_ADD,
+        "begin_again" => number::OP_CAPTURE_AGAIN,
+        "end" => number::OP_CAPTURE_END,
+        "create" => number::OP_GRAPH_CREATE,
+        "clone" => number::OP_GRAPH_CLONE,
+        "destroy" => number::OP_GRAPH_DESTROY,
+        "add_kernel" => number::OP_ADD_KERNEL,
+        "add_graph" => number::OP_ADD_GRAPH,
+        "add_node" => number::OP_ADD_NODE,
+        "destroy_node" => number::OP_DESTROY_NODE,
+        "instantiate" => number::OP_EXEC_CREATE,
+        "update" => number::OP_EXEC_UPDATE,
+        "destroy_exec" => number::OP_EXEC_DESTROY,
         _ => 0,
     }
 }
 
 /// Sets where a launch has its dimensions.
-fn launch(f: &Function, desc: &mut gp_task) {
+fn launch(f: &Function, desc: &mut gp_op_desc) {
     let roles = &f.roles;
-    let integers = |first: Option<u8>, count: u8| -> [gp_place; 3] {
+    let integers = |first: Option<u8>, count: u8| -> [gp_arg_loc; 3] {
         std::array::from_fn(|i| match (first, u8::try_from(i)) {
             (Some(first), Ok(i)) if i < count => arg_loc(f.arg(Some(first + i))),
-            _ => gp_place::default(),
+            _ => gp_arg_loc::default(),
         })
     };
     desc.shared = arg_loc(f.arg(roles.shared));
@@ -134,35 +134,35 @@ fn is_dim3(arg: &Arg) -> bool {
 }
 
 /// Whether the kernel, its six dimensions, shared memory and stream are the first nine arguments.
-fn is_usual(kernel: gp_place, desc: &gp_task) -> bool {
+fn is_usual(kernel: gp_arg_loc, desc: &gp_op_desc) -> bool {
     let registers = (offset_of!(gp_call, out) - offset_of!(gp_call, registers)) / 8;
     let nth = |n: usize| match n.checked_sub(registers) {
-        None => (number::PLACE_IN_REGISTER, n),
-        Some(word) => (number::PLACE_ON_STACK, word),
+        None => (number::ARG_IN_REGISTER, n),
+        Some(word) => (number::ARG_ON_STACK, word),
     };
     let locs = [kernel].into_iter().chain(desc.grid).chain(desc.block).chain([desc.shared, desc.stream]);
     locs.enumerate().all(|(n, arg_loc)| (arg_loc.kind, usize::from(arg_loc.index)) == nth(n))
 }
 
 /// How many stack words are needed to count a launch.
-pub(crate) fn launch_words(kernel: gp_place, desc: &gp_task) -> u8 {
-    let gp_task { grid, block, .. } = *desc;
+pub(crate) fn launch_words(kernel: gp_arg_loc, desc: &gp_op_desc) -> u8 {
+    let gp_op_desc { grid, block, .. } = *desc;
     let others = [kernel, desc.shared, desc.stream, desc.count, desc.params];
-    let on_stack = grid.into_iter().chain(block).chain(others).filter(|p| p.kind == number::PLACE_ON_STACK);
+    let on_stack = grid.into_iter().chain(block).chain(others).filter(|p| p.kind == number::ARG_ON_STACK);
     on_stack.map(|arg_loc| arg_loc.index + 1).max().unwrap_or(0)
 }
 
 /// The two adjacent words of a `dim3`.
-fn words(first: gp_place) -> [gp_place; 3] {
+fn words(first: gp_arg_loc) -> [gp_arg_loc; 3] {
     let second = match first.kind {
-        0 => gp_place::default(),
-        kind => gp_place { kind, index: first.index + 1 },
+        0 => gp_arg_loc::default(),
+        kind => gp_arg_loc { kind, index: first.index + 1 },
     };
-    [first, second, gp_place::default()]
+    [first, second, gp_arg_loc::default()]
 }
 
 /// Sets where a copy has its addresses, sizes and direction.
-fn copy(f: &Function, desc: &mut gp_task) {
+fn copy(f: &Function, desc: &mut gp_op_desc) {
     let roles = &f.roles;
     desc.target = arg_loc(f.arg(roles.dst));
     desc.source = arg_loc(f.arg(roles.src));
@@ -209,23 +209,23 @@ mod tests {
     const ALL: CountedOps =
         CountedOps { launches: true, copies: true, device_calls: false, rows: true, annotate_records: false };
 
-    fn of(api: Api, name: &str) -> gp_task {
+    fn of(api: Api, name: &str) -> gp_op_desc {
         op_desc(catalogue().lookup(api, Some(12), name).unwrap(), ALL)
     }
 
-    fn shown(locs: &[gp_place]) -> Vec<(u8, u8)> {
+    fn shown(locs: &[gp_arg_loc]) -> Vec<(u8, u8)> {
         locs.iter().map(|p| (p.kind, p.index)).collect()
     }
 
     #[test]
     fn a_launch_has_its_dimensions_in_arguments_words_or_a_struct() {
-        let (register, stack) = (number::PLACE_IN_REGISTER, number::PLACE_ON_STACK);
+        let (register, stack) = (number::ARG_IN_REGISTER, number::ARG_ON_STACK);
         let driver = of(Api::Driver, "cuLaunchKernel_ptsz");
         assert_eq!(shown(&driver.grid), [(register, 1), (register, 2), (register, 3)]);
         assert_eq!(shown(&driver.block), [(register, 4), (register, 5), (stack, 0)]);
         assert_eq!(shown(&[driver.shared, driver.stream]), [(stack, 1), (stack, 2)]);
         assert_eq!(driver.shape, number::LAUNCH_USUAL);
-        let kernel = gp_place { kind: register, index: 0 };
+        let kernel = gp_arg_loc { kind: register, index: 0 };
         assert_eq!(launch_words(kernel, &driver), 3, "what follows the stream is not needed");
         let runtime = of(Api::Runtime, "cudaLaunchKernel");
         assert_eq!(runtime.shape, number::LAUNCH_DIM3);
@@ -241,7 +241,7 @@ mod tests {
     fn every_copy_function_of_the_cuda_driver_is_described_completely() {
         for f in catalogue().functions().iter().filter(|f| f.api == Api::Driver && f.class == Class::Memcpy) {
             let desc = op_desc(f, ALL);
-            let has = |arg_loc: gp_place| arg_loc.kind != 0;
+            let has = |arg_loc: gp_arg_loc| arg_loc.kind != 0;
             let is_complete = match desc.shape {
                 number::COPY_LINEAR => has(desc.source) && has(desc.target) && f.roles.size.is_some(),
                 number::COPY_BATCH => [desc.source, desc.target, desc.sizes, desc.count].into_iter().all(has),
@@ -261,7 +261,7 @@ mod tests {
         let launch = catalogue().lookup(Api::Driver, None, "cuLaunchKernel").unwrap();
         let copy = catalogue().lookup(Api::Driver, None, "cuMemcpyHtoD_v2").unwrap();
         let capture = catalogue().lookup(Api::Driver, None, "cuStreamBeginCapture_v2").unwrap();
-        let has_op = |counted| [launch, copy, capture].map(|f| u8::from(op_desc(f, counted).work != 0));
+        let has_op = |counted| [launch, copy, capture].map(|f| u8::from(op_desc(f, counted).op_kind != 0));
         assert_eq!(has_op(CountedOps::default()), [0, 0, 0]);
         assert_eq!(has_op(CountedOps { copies: false, ..ALL }), [1, 0, 1]);
         assert_eq!(has_op(CountedOps { launches: false, ..ALL }), [0, 1, 1]);
@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn waits_are_ignored_where_there_are_no_rows() {
         let wait = catalogue().lookup(Api::Driver, None, "cuStreamSynchronize").unwrap();
-        assert_eq!(op_desc(wait, ALL).work, number::WORK_SYNC_STREAM);
-        assert_eq!(op_desc(wait, CountedOps { rows: false, annotate_records: true, ..ALL }).work, 0);
+        assert_eq!(op_desc(wait, ALL).op_kind, number::OP_SYNC_STREAM);
+        assert_eq!(op_desc(wait, CountedOps { rows: false, annotate_records: true, ..ALL }).op_kind, 0);
     }
 }

@@ -15,7 +15,7 @@ const SPARE_KEPT_BYTES: libc::c_int = 64 << 20;
 /// For processes that run long and build large texts and tables every second. By default glibc raises the size of
 /// blocks that are returned to that of the largest freed block, and gives each thread its own heap, so memory of a
 /// busy moment is never returned.
-pub fn give_memory_back() {
+pub fn return_memory_early() {
     #[cfg(target_env = "gnu")]
     set(&[
         (libc::M_MMAP_THRESHOLD, LARGE_BYTES),

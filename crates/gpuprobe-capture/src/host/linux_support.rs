@@ -18,12 +18,12 @@ const FENTRY: &str = "fentry";
 
 /// The features of the Linux kernel.
 #[derive(Clone, Debug)]
-pub struct KernelSupport {
+pub struct LinuxSupport {
     /// Each with the consequence if it is missing.
     pub features: Vec<Feature>,
 }
 
-impl KernelSupport {
+impl LinuxSupport {
     fn has(&self, name: &str) -> bool {
         self.features.iter().any(|f| f.name == name && f.present)
     }
@@ -44,7 +44,7 @@ impl KernelSupport {
 }
 
 /// Examines the Linux kernel.
-pub fn kernel_support() -> KernelSupport {
+pub fn linux_support() -> LinuxSupport {
     let btf = Btf::from_vmlinux().ok();
     let btf = btf.as_ref();
     let attach_type = |name| btf.is_some_and(|btf| has_attach_type(btf, name));
@@ -99,7 +99,7 @@ pub fn kernel_support() -> KernelSupport {
             without: "`list --kernel` does not know which functions can be probed (mount -t tracefs tracefs /sys/kernel/tracing)",
         },
     ];
-    KernelSupport { features }
+    LinuxSupport { features }
 }
 
 /// Whether an empty program can be loaded for a function.

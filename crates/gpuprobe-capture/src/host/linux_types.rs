@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::ptr::NonNull;
 
-use gpuprobe_discover::KernelFunction;
+use gpuprobe_discover::LinuxFunction;
 use gpuprobe_event::catalogue::ResultKind;
 use libbpf_rs::libbpf_sys::{self, btf};
 
@@ -111,7 +111,7 @@ impl Types {
 }
 
 /// What each of these functions returns, if the Linux kernel has its type.
-pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
+pub fn results(functions: &[LinuxFunction]) -> Vec<Option<Returned>> {
     let mut found: HashMap<Option<&str>, HashMap<&str, Returned>> = HashMap::new();
     if let Some(kernel) = Types::of_linux() {
         let mut wanted: HashMap<Option<&str>, HashSet<&str>> = HashMap::new();
@@ -130,7 +130,7 @@ pub fn results(functions: &[KernelFunction]) -> Vec<Option<Returned>> {
             }
         }
     }
-    let kind_of = |f: &KernelFunction| found.get(&f.module.as_deref())?.get(f.name.as_str()).copied();
+    let kind_of = |f: &LinuxFunction| found.get(&f.module.as_deref())?.get(f.name.as_str()).copied();
     functions.iter().map(kind_of).collect()
 }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn return_types_of_linux_functions_are_known() {
-        let of = |name: &str, module: Option<&str>| KernelFunction {
+        let of = |name: &str, module: Option<&str>| LinuxFunction {
             name: name.to_owned(),
             module: module.map(str::to_owned),
             addresses: Vec::new(),

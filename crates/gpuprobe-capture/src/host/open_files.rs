@@ -10,12 +10,12 @@ const WANTED: libc::rlim_t = 1 << 20;
 static BEFORE: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 /// The soft and hard limit of open files before it was raised, for commands that are started later.
-pub fn files_before() -> Option<(u64, u64)> {
+pub fn original_file_limit() -> Option<(u64, u64)> {
     BEFORE.get().copied().flatten()
 }
 
 /// Raises the limit of open files as far as possible, once. Commands that are started later inherit it, unless
-/// [`files_before`] is set for them.
+/// [`original_file_limit`] is set for them.
 pub(crate) fn raise_limit() {
     BEFORE.get_or_init(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

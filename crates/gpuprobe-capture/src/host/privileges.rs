@@ -24,13 +24,13 @@ const LAST: u32 = 63;
 /// Drops every capability that is not needed later, for this thread and the threads and processes that it starts from
 /// now on. They cannot be regained, not even by executing a program. With `perf`, keeps those that perf events on
 /// functions need.
-pub fn give_up_privileges(perf: bool) -> io::Result<()> {
+pub fn drop_privileges(perf: bool) -> io::Result<()> {
     give_up(perf, false)
 }
 
 /// The same for a process that executes programs which need the remaining capabilities, also if it does not run as
 /// root.
-pub fn give_up_privileges_but_for_children() -> io::Result<()> {
+pub fn drop_privileges_except_for_children() -> io::Result<()> {
     give_up(false, true)
 }
 
@@ -130,7 +130,7 @@ mod tests {
     fn a_thread_can_still_get_real_time_priority_without_the_privilege() {
         let (before, after) = std::thread::spawn(|| {
             let before = can_be_urgent();
-            give_up_privileges(false).unwrap();
+            drop_privileges(false).unwrap();
             (before, can_be_urgent())
         })
         .join()
@@ -144,7 +144,7 @@ mod tests {
             // on its own thread, because it cannot be undone
             let left = std::thread::spawn(move || {
                 let before = capabilities().unwrap();
-                give_up_privileges(perf).unwrap();
+                drop_privileges(perf).unwrap();
                 (before, capabilities().unwrap())
             });
             let (before, after) = left.join().unwrap();

@@ -118,7 +118,7 @@ const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
 /// Installs the filter for all threads of this process and its future children; it cannot be removed. Returns `false`
 /// if the Linux kernel has no seccomp filters.
-pub fn refuse_system_calls() -> io::Result<bool> {
+pub fn install_seccomp_filter() -> io::Result<bool> {
     install(libc::SECCOMP_FILTER_FLAG_TSYNC)
 }
 

@@ -12,9 +12,9 @@ pub enum Collect {
     /// Counts failures that are not caused by a failed inner call.
     Failures,
     /// Counts calls at their entry, and nothing else. Without a return probe this costs a third less.
-    Entries,
+    EntryCount,
     /// State-only probe: collects only what other calls need, such as kernel names, the current context and captures.
-    Aside,
+    StateOnly,
 }
 
 /// Which GPU operations are counted.

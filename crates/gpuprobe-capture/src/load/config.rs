@@ -1,6 +1,6 @@
 //! The settings of a capture.
 
-use super::hooks::{KernelHook, TracepointHook};
+use super::hooks::{LinuxFunctionHook, TracepointHook};
 use crate::host::support::Tier;
 
 /// What to load, and the sizes of the maps.
@@ -23,7 +23,7 @@ pub struct CaptureConfig {
     /// Send a record only when a call begins: there are no return probes.
     pub entry_only: bool,
     /// Some functions have only entry counts: see [`crate::Collect::Entries`].
-    pub tallies: bool,
+    pub entry_counts: bool,
     /// Send the stack of every call that is streamed.
     pub stacks: bool,
     /// Find the call sites of allocations.
@@ -37,19 +37,19 @@ pub struct CaptureConfig {
     /// Count launches and copies in rows of tables.
     pub rows: bool,
     /// Annotate the record of each call with the outcome of its GPU operation.
-    pub told: bool,
+    pub annotate_records: bool,
     /// Watch system calls on NVIDIA device files.
-    pub driver: bool,
-    /// Functions of the Linux kernel to probe, by [`crate::Capture::attach_functions`].
-    pub hooks: Vec<KernelHook>,
+    pub device_syscalls: bool,
+    /// Functions of the Linux kernel to probe, by [`crate::Capture::attach_linux_functions`].
+    pub hooks: Vec<LinuxFunctionHook>,
     /// Tracepoints to attach to, by [`crate::Capture::attach_tracepoints`].
     pub tracepoints: Vec<TracepointHook>,
     /// Use programs that do nothing, to measure what the Linux kernel itself needs for a probe.
     pub bare: bool,
     /// Give functions that may be detached their own links, so that each can be detached alone.
-    pub apart: bool,
+    pub detachable: bool,
     /// Pause targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
-    pub hold: bool,
+    pub pause_targets: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
     pub ring_bytes: u32,
     /// The most live allocations.
@@ -76,26 +76,26 @@ impl Default for CaptureConfig {
         Self {
             tier: None,
             only_targets: false,
-            hold: false,
+            pause_targets: false,
             follow_forks: true,
             errors_only: false,
             outermost_only: false,
             min_duration_ns: 0,
             phases: false,
             entry_only: false,
-            tallies: false,
+            entry_counts: false,
             stacks: false,
             sites: false,
             names: false,
             launches: false,
             copies: false,
             rows: true,
-            told: false,
-            driver: false,
+            annotate_records: false,
+            device_syscalls: false,
             hooks: Vec::new(),
             tracepoints: Vec::new(),
             bare: false,
-            apart: false,
+            detachable: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,

@@ -1,6 +1,6 @@
 //! Functions and tracepoints of the Linux kernel that are to be probed.
 
-use gpuprobe_discover::{KernelFunction, SkipCause};
+use gpuprobe_discover::{LinuxFunction, SkipCause};
 use gpuprobe_event::{Api, Function, catalogue};
 
 use crate::host::linux_types::Returned;
@@ -8,14 +8,14 @@ use crate::wire::ProgramName;
 
 /// A function of the Linux kernel to probe.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernelHook {
-    pub function: KernelFunction,
+pub struct LinuxFunctionHook {
+    pub function: LinuxFunction,
     /// Whether the Linux kernel has its type, so that an fentry program can be loaded for it.
     pub is_typed: bool,
     /// What it returns.
     pub returned: Returned,
     /// File and line of the hook.
-    pub place: Option<String>,
+    pub origin: Option<String>,
     /// Why it must not be probed.
     pub refused: Option<Refusal>,
 }
@@ -28,18 +28,18 @@ pub type Refusal = (SkipCause, String);
 pub struct Unprobed {
     pub name: String,
     /// File and line of the hook.
-    pub place: Option<String>,
+    pub origin: Option<String>,
     pub refusal: Refusal,
 }
 
-impl KernelHook {
+impl LinuxFunctionHook {
     pub(crate) fn unprobed(&self, refusal: Refusal) -> Unprobed {
-        Unprobed { name: self.function.name.clone(), place: self.place.clone(), refusal }
+        Unprobed { name: self.function.name.clone(), origin: self.origin.clone(), refusal }
     }
 }
 
 /// The most tracepoints at once: as many programs as `bpf/linux/linux_tracepoints.bpf.h` has.
-pub const MOST_TRACEPOINTS: usize = ProgramName::TRACEPOINT.len();
+pub const MAX_TRACEPOINTS: usize = ProgramName::TRACEPOINT.len();
 
 /// A tracepoint to attach to. The rows of those that are not refused are contiguous.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ pub struct TracepointHook {
     /// `group:name`.
     pub name: String,
     /// File and line of the hook.
-    pub place: String,
+    pub origin: String,
     /// Why it must not be attached.
     pub refused: Option<Refusal>,
 }
@@ -58,13 +58,13 @@ impl TracepointHook {
     }
 
     pub(crate) fn unprobed(&self, refusal: Refusal) -> Unprobed {
-        Unprobed { name: self.name.clone(), place: Some(self.place.clone()), refusal }
+        Unprobed { name: self.name.clone(), origin: Some(self.origin.clone()), refusal }
     }
 }
 
 /// The tracepoints that have rows, in their order.
 pub(crate) fn accepted(hooks: &[TracepointHook]) -> impl Iterator<Item = &TracepointHook> {
-    hooks.iter().filter(|hook| hook.refused.is_none()).take(MOST_TRACEPOINTS)
+    hooks.iter().filter(|hook| hook.refused.is_none()).take(MAX_TRACEPOINTS)
 }
 
 /// The first row of tracepoints in the catalogue.

@@ -45,7 +45,7 @@ fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
 fn settings(config: &CaptureConfig) -> gp_config {
     gp_config {
         only_targets: config.only_targets.into(),
-        hold: pause_mode(config.hold),
+        pause: pause_mode(config.pause_targets),
         wakeup_bytes: config.ring_bytes / 32,
         most_kept: config.live_entries / SPARE_PART,
         rows_by_stream: config.launch_entries - config.launch_entries / ROWS_WITHOUT_STREAM,
@@ -59,9 +59,9 @@ fn settings(config: &CaptureConfig) -> gp_config {
         launches: config.launches.into(),
         copies: config.copies.into(),
         rows: config.rows.into(),
-        told: config.told.into(),
-        driver: config.driver.into(),
-        driver_rows: first_row().map_or(u32::MAX, |row| row.0),
+        annotate_records: config.annotate_records.into(),
+        device_syscalls: config.device_syscalls.into(),
+        syscall_rows: first_row().map_or(u32::MAX, |row| row.0),
         tracepoint_rows: first_tracepoint_row(&config.tracepoints),
         may_write: may_write_back().into(),
         own_tgid: std::process::id(),
@@ -78,12 +78,12 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
         program.set_autoload(match name {
             ProgramName::OnFork | ProgramName::OnExec | ProgramName::OnExit => true,
             ProgramName::OnXid | ProgramName::OpenCalls => true,
-            ProgramName::OnSyscall | ProgramName::OnSyscallEnd => config.driver,
-            ProgramName::LoaderPerf => config.hold && tier == Tier::Perf,
-            ProgramName::LoaderMulti => config.hold && tier != Tier::Perf,
+            ProgramName::OnSyscall | ProgramName::OnSyscallEnd => config.device_syscalls,
+            ProgramName::LoaderPerf => config.pause_targets && tier == Tier::Perf,
+            ProgramName::LoaderMulti => config.pause_targets && tier != Tier::Perf,
             // a program that uses a feature which the Linux kernel lacks must not be loaded
-            ProgramName::TallyMulti | ProgramName::TallyPerf => {
-                config.tallies && entry_count_program(tier).0 == name
+            ProgramName::EntryCountMulti | ProgramName::EntryCountPerf => {
+                config.entry_counts && entry_count_program(tier).0 == name
             }
             // those for Linux functions and tracepoints are loaded in a second object, see `second_object.rs`
             _ => wanted.iter().any(|(wanted, _)| *wanted == name),
@@ -92,11 +92,11 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
 }
 
 /// A process that busy-waits in the kernel takes a CPU, so user space needs another one to answer it.
-fn pause_mode(hold: bool) -> u8 {
+fn pause_mode(pause_targets: bool) -> u8 {
     let single_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-    match (hold, single_cpu) {
-        (false, _) => number::HOLD_NOT,
-        (true, false) => number::HOLD_BY_WAITING,
-        (true, true) => number::HOLD_BY_STOPPING,
+    match (pause_targets, single_cpu) {
+        (false, _) => number::PAUSE_NOT,
+        (true, false) => number::PAUSE_BY_WAITING,
+        (true, true) => number::PAUSE_BY_STOPPING,
     }
 }

@@ -59,7 +59,7 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         MapName::Addresses | MapName::Primaries | MapName::Identities => contexts,
         MapName::Sites => config.site_entries,
         MapName::SiteNodes => config.site_nodes(),
-        MapName::Commands | MapName::Unified if !config.driver => 1,
+        MapName::Commands | MapName::Unified if !config.device_syscalls => 1,
         MapName::Counts | MapName::UnusedCounts | MapName::Failures | MapName::Commands => {
             config.count_entries
         }

@@ -69,7 +69,7 @@ pub(crate) fn programs(tier: Tier, entry_only: bool, bare: bool) -> &'static [(P
 /// The program that counts calls at their entry.
 pub(crate) fn entry_count_program(tier: Tier) -> &'static (ProgramName, UprobeKind) {
     match tier {
-        Tier::Session | Tier::Multi => &(ProgramName::TallyMulti, UprobeKind::Multi),
-        Tier::Perf => &(ProgramName::TallyPerf, UprobeKind::Perf),
+        Tier::Session | Tier::Multi => &(ProgramName::EntryCountMulti, UprobeKind::Multi),
+        Tier::Perf => &(ProgramName::EntryCountPerf, UprobeKind::Perf),
     }
 }

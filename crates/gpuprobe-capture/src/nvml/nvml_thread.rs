@@ -48,7 +48,7 @@ struct Shared {
     every: Duration,
     readings: GpuReadings,
     at: Option<Instant>,
-    trouble: Option<String>,
+    error_message: Option<String>,
     refusals: Vec<String>,
 }
 
@@ -79,8 +79,8 @@ impl Nvml {
     }
 
     /// Why nothing can be read. Each reason is returned once.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.shared).trouble.take()
+    pub fn error_message(&self) -> Option<String> {
+        lock(&self.shared).error_message.take()
     }
 
     /// Messages about a library that is not trusted, and about GPUs whose errors are not counted. Each is returned
@@ -124,27 +124,27 @@ fn update(weak: &Weak<Mutex<Shared>>, change: impl FnOnce(&mut Shared)) -> bool 
 fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
     let (mut xids, mut last) = (Xids::default(), None);
     loop {
-        let (trouble, is_refused) = match trusted_nvml(library) {
+        let (error_message, is_refused) = match trusted_nvml(library) {
             Err(refusal) => (refusal, true),
             Ok(library) => match read_on(&library, weak, &mut xids) {
                 Ok(()) => return,
                 Err(error) => (explained(&library, &error), false),
             },
         };
-        let is_new = last.as_ref() != Some(&trouble);
+        let is_new = last.as_ref() != Some(&error_message);
         let listens = update(weak, |shared| {
             shared.at = None;
             match (is_new, is_refused) {
                 (false, _) => {}
                 // shown without being asked for
-                (true, true) => shared.refusals.push(trouble.clone()),
-                (true, false) => shared.trouble = Some(trouble.clone()),
+                (true, true) => shared.refusals.push(error_message.clone()),
+                (true, false) => shared.error_message = Some(error_message.clone()),
             }
         });
         if !listens {
             return;
         }
-        last = Some(trouble);
+        last = Some(error_message);
         thread::sleep(RETRY);
     }
 }
@@ -273,15 +273,18 @@ mod tests {
     fn a_missing_library_is_reported_once_and_no_gpu_is_up() {
         let nvml = Nvml::start(OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL).unwrap();
         let start = Instant::now();
-        let trouble = loop {
-            match nvml.trouble() {
-                Some(trouble) => break trouble,
+        let error_message = loop {
+            match nvml.error_message() {
+                Some(error_message) => break error_message,
                 None => assert!(start.elapsed() < Duration::from_secs(60), "no reason was reported"),
             }
             thread::sleep(Duration::from_millis(5));
         };
-        assert!(trouble.starts_with("no NVML") && trouble.contains("libnvidia-ml-missing.so.9"), "{trouble}");
-        assert_eq!(nvml.trouble(), None);
+        assert!(
+            error_message.starts_with("no NVML") && error_message.contains("libnvidia-ml-missing.so.9"),
+            "{error_message}"
+        );
+        assert_eq!(nvml.error_message(), None);
         assert_eq!(nvml.readings(), GpuReadings::default());
         let why = nvml_versions(OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
         assert!(why.contains("libnvidia-ml-missing.so.9"), "{why}");

@@ -10,7 +10,7 @@ pub struct Batch {
     pub processes: Vec<(ProcessKey, ProcessEvent)>,
     pub calls: Vec<Event>,
     /// Processes that are paused until their probes are attached.
-    pub holds: Vec<Hold>,
+    pub paused: Vec<PausedProcess>,
     /// GPU errors.
     pub xids: Vec<XidEvent>,
     /// First calls of processes that are known already: their counters start.
@@ -47,12 +47,12 @@ pub enum Answer {
     /// It must stop itself, because probes cannot be attached while it waits. It asks again when it has stopped.
     Stop = 1,
     /// It may continue. If it is stopped it also needs SIGCONT.
-    GoOn = 2,
+    Continue = 2,
 }
 
 /// A process that is paused until the libraries it has mapped are probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hold {
+pub struct PausedProcess {
     pub tgid: Tgid,
     /// It is stopped by a signal, and needs SIGCONT to continue.
     pub stopped: bool,
@@ -170,7 +170,7 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: Some(0),
-            held: Vec::new(),
+            live: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(1), instance: 1 }, process)
     }
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn answers_have_the_numbers_of_the_bpf_programs() {
-        let answers = [Answer::Seen, Answer::Stop, Answer::GoOn].map(|answer| answer as u64);
-        assert_eq!(answers, [number::HELD_SEEN, number::HELD_STOP, number::HELD_ANSWERED].map(u64::from));
+        let answers = [Answer::Seen, Answer::Stop, Answer::Continue].map(|answer| answer as u64);
+        assert_eq!(answers, [number::PAUSE_SEEN, number::PAUSE_STOP, number::PAUSE_ANSWERED].map(u64::from));
     }
 }

@@ -3,7 +3,7 @@
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{
-    Allocation, Api, Call, Class, CopyPart, DriverTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
+    Allocation, Api, Call, Class, CopyPart, DeviceTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
 };
 
 use crate::wire::{gp_call, gp_copied, gp_part, number};
@@ -49,7 +49,7 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
 pub(crate) fn apply_failed_effect(call: &mut Call, raw: &gp_call) {
     match raw.effect {
         number::EFFECT_REUSED => call.effect = Effect::Free(free(raw, true)),
-        number::EFFECT_GONE => call.effect = Effect::ContextEnd(vec![amount(raw)]),
+        number::EFFECT_ENDED_WITH_CONTEXT => call.effect = Effect::ContextEnd(vec![amount(raw)]),
         _ => {}
     }
 }
@@ -81,13 +81,13 @@ fn allocation(raw: &gp_call, kind: Space) -> Allocation {
 /// takes precedence over the arguments. That a copy did not call the CUDA driver is known only if the driver's copies
 /// are probed.
 pub(crate) fn annotate_op(call: &mut Call, raw: &gp_call, follows_copies: bool) {
-    let entered = raw.entered > 0 && !call.is_kernel();
-    call.driver = entered.then_some(DriverTime { calls: raw.entered.into(), ns: raw.driver_ns });
+    let entered = raw.entered > 0 && !call.is_in_linux();
+    call.driver = entered.then_some(DeviceTime { calls: raw.entered.into(), ns: raw.device_ns });
     let captured = raw.flags & number::CALL_CAPTURED != 0;
     match &mut call.effect {
         Effect::Launch(launch) => {
             launch.captured = captured;
-            if raw.flags & number::CALL_NESTED_WORK != 0 {
+            if raw.flags & number::CALL_NESTED_OP != 0 {
                 launch.kernels = 1;
             }
         }
@@ -100,7 +100,7 @@ pub(crate) fn annotate_op(call: &mut Call, raw: &gp_call, follows_copies: bool) 
             match raw.effect {
                 number::EFFECT_COPY => set_copy_kind(transfer, raw.detail.copy()),
                 number::EFFECT_BATCH => set_copy_parts(transfer, raw.pointee.parts()),
-                number::EFFECT_UNASKED => transfer.without_driver = follows_copies,
+                number::EFFECT_NO_DRIVER_CALL => transfer.without_driver = follows_copies,
                 _ => {}
             }
             // an empty batch
@@ -144,8 +144,8 @@ fn direction(number: u8) -> CopyDirection {
 
 /// A kind of host memory of a record.
 fn host(number: u8, direction: CopyDirection) -> HostMemory {
-    let found = HostMemory::ALL.get(usize::from(number)).copied().filter(|host| host.is_told());
-    found.unwrap_or_else(|| HostMemory::not_told(direction))
+    let found = HostMemory::ALL.get(usize::from(number)).copied().filter(|host| host.is_known());
+    found.unwrap_or_else(|| HostMemory::unknown_for(direction))
 }
 
 /// Physical memory is live from its creation, or from its first mapping if it was imported. One call may end several

@@ -10,8 +10,8 @@ use gpuprobe_discover::container_named;
 use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
-    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched, status,
-    stream, told_error,
+    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched,
+    output_error, status, stream,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
@@ -21,7 +21,7 @@ use gpuprobe_event::{
 
 use crate::host::clock::Clock;
 use crate::host::kmod_version::loaded_version;
-use crate::ring::batch::Hold;
+use crate::ring::batch::PausedProcess;
 use crate::ring::call_effects::{annotate_op, apply_effect, apply_failed_effect};
 use crate::ring::cuda_kernel_names::{HandleInfo, KernelNames};
 use crate::ring::device_calls::annotate_device_call;
@@ -43,7 +43,7 @@ pub(crate) enum Control {
     /// The first call of a process whose fork or exec was seen before: no event, but its counters start.
     FirstCall(ProcessKey, ProcessEvent),
     /// A process is paused until its probes are attached.
-    Hold(Hold),
+    PausedProcess(PausedProcess),
     /// A GPU error.
     Xid(XidEvent),
     /// An invalid record.
@@ -211,7 +211,7 @@ impl Decoder {
     /// Decodes an open call, as the state of its thread has it. Calls of state-only probes are not reported.
     pub(crate) fn open_call(&mut self, bytes: &[u8]) -> Option<Call> {
         let raw: gp_call = from_bytes(bytes);
-        if raw.is_told == 0 {
+        if raw.reported == 0 {
             return None;
         }
         let function = catalogue().get(FunctionId(raw.function))?;
@@ -238,7 +238,7 @@ impl Decoder {
             text = address.and_then(|at| self.resolve.text(key.tgid, at)).unwrap_or_default().into();
         }
         let info = match raw.how {
-            number::NAME_TOLD => HandleInfo::Name { text: &text, matches: raw.matches },
+            number::NAME_KNOWN => HandleInfo::Name { text: &text, matches: raw.matches },
             number::NAME_ALIAS => HandleInfo::AliasOf(raw.other),
             number::NAME_CANDIDATE => HandleInfo::Candidate { text: &text, word: raw.word, outer: raw.other },
             _ => {
@@ -284,12 +284,12 @@ impl Decoder {
         let words = words_of(function, raw, finished);
         let result = result_of(function, raw);
         let status = if finished { status(function, result) } else { None };
-        let out_error = if finished { told_error(function, raw.result, &words) } else { None };
+        let out_error = if finished { output_error(function, raw.result, &words) } else { None };
         let mut call = Box::new(Call {
             id: raw.id,
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
-            nested: has(number::CALL_NESTED_ACTION | number::CALL_NESTED_WORK),
+            nested: has(number::CALL_NESTED_ACTION | number::CALL_NESTED_OP),
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: outcome(function, raw, result),
             tgid: Tgid(raw.tgid),
@@ -353,13 +353,13 @@ impl Decoder {
         let raw: gp_process_record = from_bytes(bytes);
         let change = match (raw.kind, raw.change) {
             (number::RECORD_XID, _) => return Control::Xid(self.xid(&from_bytes(bytes))),
-            (number::RECORD_HOLD, flags) => {
+            (number::RECORD_PAUSE, flags) => {
                 let has = |flag: u16| flags & flag != 0;
-                return Control::Hold(Hold {
+                return Control::PausedProcess(PausedProcess {
                     tgid: Tgid(raw.tgid),
-                    stopped: has(number::HELD_STOPPED),
-                    may_attach: has(number::HELD_STOPPED | number::HELD_POLITELY),
-                    at_exec: has(number::HELD_AT_EXEC),
+                    stopped: has(number::PAUSE_STOPPED),
+                    may_attach: has(number::PAUSE_STOPPED | number::PAUSE_SLEEPING),
+                    at_exec: has(number::PAUSE_AT_EXEC),
                     ticket: raw.id as u32,
                 });
             }
@@ -396,7 +396,7 @@ impl Decoder {
             ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
             container: container_of([raw.cgroup, raw.outer_cgroup]),
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
-            held: Vec::new(),
+            live: Vec::new(),
         };
         // known from its fork or exec; its first call is reported again, for processes that existed before
         if change == ProcessChange::Start && known {

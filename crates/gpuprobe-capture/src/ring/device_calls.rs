@@ -1,7 +1,7 @@
 //! Decodes system calls on NVIDIA device files.
 
 use gpuprobe_event::driver::{DeviceKind, Ioctl, Version, command_name, status_name};
-use gpuprobe_event::{Call, DriverCall, Effect, Name, Value};
+use gpuprobe_event::{Call, DeviceSyscall, Effect, Name, Value};
 
 use crate::wire::{as_bytes, gp_call, number};
 
@@ -14,14 +14,14 @@ pub(crate) fn annotate_device_call(call: &mut Call, which: u32, raw: &gp_call, v
     let mut command = None;
     let read = raw.flags & number::CALL_UNREAD_STACK == 0;
     match which {
-        number::DRIVER_IOCTL => {
+        number::DEVICE_IOCTL => {
             let bytes = as_bytes(&raw.stack);
             let argument = if read { &bytes[..bytes.len().min(on.argument_bytes as usize)] } else { &[] };
             let ioctl = Ioctl { device: kind, request: on.request, argument };
             command = Some(command_name(version, ioctl.code()).text);
             annotate_ioctl(call, &ioctl, version);
         }
-        number::DRIVER_OPEN => {
+        number::DEVICE_OPEN => {
             let path =
                 if read { text(raw.stack.path()).map_or(Value::Unread, Value::Text) } else { Value::Unread };
             call.args = Some(vec![(Name::Borrowed("path"), path)]);
@@ -29,7 +29,7 @@ pub(crate) fn annotate_device_call(call: &mut Call, which: u32, raw: &gp_call, v
         _ => {}
     }
     if device.is_some() || command.is_some() {
-        call.effect = Effect::DriverCall(DriverCall { device, command });
+        call.effect = Effect::DeviceSyscall(DeviceSyscall { device, command });
     }
 }
 

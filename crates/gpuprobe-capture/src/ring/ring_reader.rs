@@ -108,7 +108,7 @@ impl RingReader {
             match self.decoder.control(bytes) {
                 Control::Process(key, process) => batch.processes.push((key, process)),
                 Control::FirstCall(key, process) => batch.first_calls.push((key, process)),
-                Control::Hold(hold) => batch.holds.push(hold),
+                Control::PausedProcess(paused) => batch.paused.push(paused),
                 Control::Xid(xid) => batch.xids.push(xid),
                 Control::Undecodable => {}
             }

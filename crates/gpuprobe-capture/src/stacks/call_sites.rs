@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpuprobe_discover::{Stack, StackEnd};
-use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
+use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{Frame, SiteId};
 
 use super::site_tree::{Change, Learned, SiteTrees, Step};
@@ -66,7 +66,7 @@ pub(crate) struct SiteRow {
     pub(crate) number: u32,
     pub(crate) gpu: Option<u8>,
     /// Its context was destroyed, and with it the memory that was live.
-    pub(crate) has_ended: bool,
+    pub(crate) has_exited: bool,
     pub(crate) counts: gp_site,
 }
 
@@ -74,18 +74,19 @@ impl SiteRow {
     /// Whether it cannot change any more: its context was destroyed, or it was made for a single allocation, whose
     /// stack is known by another number, and which is freed.
     fn is_final(&self, site: SiteId) -> bool {
-        self.has_ended || (self.number != site.0 && self.counts.live_allocations == 0)
+        self.has_exited || (self.number != site.0 && self.counts.live_allocations == 0)
     }
 
     fn memory(&self, site: SiteId) -> SiteMemory {
         let counts = &self.counts;
-        let live = Held { live_bytes: counts.live_bytes, live_allocations: counts.live_allocations };
-        let (held, ended) = if self.has_ended { (Held::default(), live) } else { (live, Held::default()) };
+        let live = LiveTotals { live_bytes: counts.live_bytes, live_allocations: counts.live_allocations };
+        let (held, ended) =
+            if self.has_exited { (LiveTotals::default(), live) } else { (live, LiveTotals::default()) };
         SiteMemory {
             process: self.process,
             site,
             gpu: self.gpu,
-            held,
+            live: held,
             allocations: counts.allocations,
             allocated_bytes: counts.allocated_bytes,
             ended_allocations: ended.live_allocations,
@@ -98,15 +99,15 @@ type Sums = HashMap<(ProcessKey, SiteId, Option<u8>), SiteMemory>;
 
 fn add(sums: &mut Sums, row: SiteMemory) {
     let sum = sums.entry((row.process, row.site, row.gpu)).or_insert(SiteMemory {
-        held: Held::default(),
+        live: LiveTotals::default(),
         allocations: 0,
         allocated_bytes: 0,
         ended_allocations: 0,
         ended_bytes: 0,
         ..row
     });
-    sum.held.live_bytes = sum.held.live_bytes.wrapping_add(row.held.live_bytes);
-    sum.held.live_allocations = sum.held.live_allocations.wrapping_add(row.held.live_allocations);
+    sum.live.live_bytes = sum.live.live_bytes.wrapping_add(row.live.live_bytes);
+    sum.live.live_allocations = sum.live.live_allocations.wrapping_add(row.live.live_allocations);
     sum.allocations += row.allocations;
     sum.allocated_bytes += row.allocated_bytes;
     sum.ended_allocations += row.ended_allocations;
@@ -384,7 +385,7 @@ mod tests {
             allocations,
             allocated_bytes: 100 * allocations,
         };
-        SiteRow { process: PROCESS, number, gpu: Some(0), has_ended: false, counts }
+        SiteRow { process: PROCESS, number, gpu: Some(0), has_exited: false, counts }
     }
 
     #[test]
@@ -396,7 +397,7 @@ mod tests {
         assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
         let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
         let reported: Vec<_> =
-            sums.iter().map(|s| (s.site.0, s.allocations, s.held.live_allocations)).collect();
+            sums.iter().map(|s| (s.site.0, s.allocations, s.live.live_allocations)).collect();
         assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "unknown numbers are one site");
     }
 
@@ -404,7 +405,7 @@ mod tests {
     fn folded_rows_add_up_as_before() {
         let mut sites = CallSites::new(1000);
         (1..=3).for_each(|number| learn(&mut sites, number, 50));
-        let ended_row = SiteRow { has_ended: true, ..row(1, 4, 2) };
+        let ended_row = SiteRow { has_exited: true, ..row(1, 4, 2) };
         let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), ended_row, row(9, 1, 0)];
         let before = sites.sum(&rows);
         assert_eq!(rows.map(|row| sites.is_final(&row)), [false, true, false, true, false]);

@@ -11,14 +11,14 @@ use std::collections::HashMap;
 use gpuprobe_event::SiteId;
 use gpuprobe_event::counters::ProcessKey;
 
-use crate::wire::{derived, gp_site_node, gp_way, gp_way_key, number};
+use crate::wire::{derived, gp_site_node, gp_site_root, gp_site_root_key, number};
 
 /// A change to the BPF maps. They must be written in this order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     Node(u32, gp_site_node),
-    Root(gp_way_key, gp_way),
-    RemoveRoot(gp_way_key),
+    Root(gp_site_root_key, gp_site_root),
+    RemoveRoot(gp_site_root_key),
 }
 
 /// A return address, and its distance from the stack pointer of the call.
@@ -43,7 +43,7 @@ pub(crate) enum Learned {
 
 #[derive(Debug, Default)]
 struct Process {
-    first: HashMap<u64, gp_way>,
+    first: HashMap<u64, gp_site_root>,
     nodes: Vec<u32>,
     /// The BPF programs send no more stacks.
     stopped: bool,
@@ -77,8 +77,8 @@ fn scrambled(address: u64) -> u64 {
     address.wrapping_mul(derived::SCRAMBLE)
 }
 
-fn key(process: ProcessKey, address: u64) -> gp_way_key {
-    gp_way_key { instance: process.instance, address, tgid: process.tgid.0, reserved: 0 }
+fn key(process: ProcessKey, address: u64) -> gp_site_root_key {
+    gp_site_root_key { instance: process.instance, address, tgid: process.tgid.0, reserved: 0 }
 }
 
 impl SiteTrees {
@@ -105,7 +105,8 @@ impl SiteTrees {
     pub(crate) fn stop_stacks(&mut self, process: ProcessKey) {
         let known = self.processes.entry(process).or_default();
         if !std::mem::replace(&mut known.stopped, true) {
-            self.changes.push(Change::Root(key(process, 0), gp_way { node: number::NO_STACKS, site: 0 }));
+            self.changes
+                .push(Change::Root(key(process, 0), gp_site_root { node: number::NO_STACKS, site: 0 }));
         }
     }
 
@@ -147,7 +148,7 @@ impl SiteTrees {
             let Some(node) = self.chain(process, steps, site) else { return Learned::Full };
             self.return_addresses += 1;
             let ends_here = if steps.is_empty() { site.0 } else { 0 };
-            return self.set_first(process, first, gp_way { node, site: ends_here });
+            return self.set_first(process, first, gp_site_root { node, site: ends_here });
         };
         let mut rest = steps.to_vec();
         let (mut index, mut made) = (root.node, 0);
@@ -179,7 +180,7 @@ impl SiteTrees {
         Learned::Yes
     }
 
-    fn set_first(&mut self, process: ProcessKey, first: u64, root: gp_way) -> Learned {
+    fn set_first(&mut self, process: ProcessKey, first: u64, root: gp_site_root) -> Learned {
         self.processes.entry(process).or_default().first.insert(first, root);
         self.changes.push(Change::Root(key(process, first), root));
         Learned::Yes
@@ -290,7 +291,7 @@ mod tests {
 
     #[derive(Default)]
     struct BpfSide {
-        roots: HashMap<u64, gp_way>,
+        roots: HashMap<u64, gp_site_root>,
         nodes: HashMap<u32, gp_site_node>,
     }
 

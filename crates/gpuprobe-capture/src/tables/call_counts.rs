@@ -1,7 +1,7 @@
 //! Reads the counts of calls, failures and losses.
 
 use gpuprobe_event::counters::{CallCounts, FailureCounts, LATENCY_BUCKETS};
-use gpuprobe_event::{DriverTime, FunctionId, LossCause, Losses};
+use gpuprobe_event::{DeviceTime, FunctionId, LossCause, Losses};
 use libbpf_rs::{Map, MapCore, MapFlags};
 
 use super::indexed_table::IndexedTable;
@@ -40,17 +40,17 @@ pub(crate) fn sum<'a>(key: gp_count_key, cpus: impl Iterator<Item = &'a [u8]>) -
         errors: 0,
         bytes: 0,
         total_ns: 0,
-        driver: DriverTime::default(),
+        driver: DeviceTime::default(),
         latency: [0; LATENCY_BUCKETS],
     };
     for value in cpus {
         let value: gp_count = from_bytes(value);
-        sum.calls += value.latency.iter().sum::<u64>() + value.tallied;
+        sum.calls += value.latency.iter().sum::<u64>() + value.entry_count;
         sum.errors += value.errors;
         sum.bytes += value.bytes;
         sum.total_ns += value.total_ns;
         sum.driver.calls += value.entered;
-        sum.driver.ns += value.driver_ns;
+        sum.driver.ns += value.device_ns;
         for (bucket, count) in sum.latency.iter_mut().zip(value.latency) {
             *bucket += count;
         }
@@ -66,7 +66,7 @@ pub(crate) fn failures(
     let mut rows: Vec<_> = map_io::entries(map)?.into_iter().map(failure).collect();
     let unnamed = |(key, row): (gp_process_key, gp_memory)| FailureCounts {
         process: key.process(),
-        way: None,
+        failure: None,
         count: row.unnamed_failures,
     };
     rows.extend(processes.entries()?.into_iter().map(unnamed).filter(|row| row.count > 0));
@@ -76,7 +76,7 @@ pub(crate) fn failures(
 fn failure((key, count): (gp_failure_key, u64)) -> FailureCounts {
     FailureCounts {
         process: key.process(),
-        way: Some((FunctionId(key.function), i64::from(key.error as i32))),
+        failure: Some((FunctionId(key.function), i64::from(key.error as i32))),
         count,
     }
 }

@@ -9,7 +9,7 @@ use gpuprobe_event::counters::{
     StreamGaps,
 };
 use gpuprobe_event::driver::{CommandCode, DeviceKind, Version, command_name};
-use gpuprobe_event::{DriverTime, FunctionId};
+use gpuprobe_event::{DeviceTime, FunctionId};
 use libbpf_rs::Map;
 
 use super::indexed_table::IndexedTable;
@@ -74,7 +74,7 @@ impl Launched {
             errors: 0,
             bytes: 0,
             total_ns: 0,
-            driver: DriverTime::default(),
+            driver: DeviceTime::default(),
             latency: [0; LATENCY_BUCKETS],
         };
         let sum = self.calls.entry((process, function)).or_insert_with(none);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_event::counters::{Allocation, ContextMemory, Held, ProcessMemory, ToldGpu};
+use gpuprobe_event::counters::{Allocation, ContextMemory, GpuIdentity, LiveTotals, ProcessMemory};
 use gpuprobe_event::{FunctionId, Identity, PciAddress, SiteId, Space, Uuid, catalogue};
 use libbpf_rs::Map;
 
@@ -30,7 +30,7 @@ pub(crate) fn add_live(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory])
     let positions: HashMap<_, _> = rows.iter().enumerate().map(|(at, row)| (row.process, at)).collect();
     for context in contexts {
         let Some(row) = positions.get(&context.process).and_then(|at| rows.get_mut(*at)) else { continue };
-        for (sum, live) in row.held.iter_mut().zip(&context.held) {
+        for (sum, live) in row.live.iter_mut().zip(&context.live) {
             sum.live_bytes = sum.live_bytes.wrapping_add(live.live_bytes);
             sum.live_allocations = sum.live_allocations.wrapping_add(live.live_allocations);
         }
@@ -41,7 +41,7 @@ pub(crate) fn add_live(mut rows: Vec<ProcessMemory>, contexts: &[ContextMemory])
 pub(crate) fn process_memory((key, value): (gp_process_key, gp_memory)) -> ProcessMemory {
     ProcessMemory {
         process: process_of(key.tgid, key.instance),
-        held: Default::default(),
+        live: Default::default(),
         allocated_bytes: value.allocated_bytes,
         freed_bytes: value.freed_bytes,
         allocations: value.allocations,
@@ -57,10 +57,10 @@ pub(crate) fn process_memory((key, value): (gp_process_key, gp_memory)) -> Proce
     }
 }
 
-fn live(bytes: &[u64], allocations: &[u64]) -> [Held; Space::ALL.len()] {
-    let mut live = [Held::default(); Space::ALL.len()];
+fn live(bytes: &[u64], allocations: &[u64]) -> [LiveTotals; Space::ALL.len()] {
+    let mut live = [LiveTotals::default(); Space::ALL.len()];
     for (live, (bytes, allocations)) in live.iter_mut().zip(bytes.iter().zip(allocations)) {
-        *live = Held { live_bytes: *bytes, live_allocations: *allocations };
+        *live = LiveTotals { live_bytes: *bytes, live_allocations: *allocations };
     }
     live
 }
@@ -74,17 +74,17 @@ pub(crate) fn context_memory((key, value): (gp_context_key, gp_context)) -> Cont
     ContextMemory {
         process: process_of(key.tgid, key.instance),
         gpu: value.device.checked_sub(1).and_then(gpu),
-        held: live(&value.live_bytes, &value.live_allocations),
+        live: live(&value.live_bytes, &value.live_allocations),
     }
 }
 
 /// The GPU identities that the CUDA driver returned to processes. Answers that are neither a UUID nor a PCI address
 /// are ignored.
-pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<ToldGpu>, CaptureError> {
+pub(crate) fn identities(map: &Map<'_>) -> Result<Vec<GpuIdentity>, CaptureError> {
     Ok(map_io::entries(map)?.into_iter().filter_map(gpu_identity).collect())
 }
 
-fn gpu_identity((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
+fn gpu_identity((key, answer): (gp_context_key, [u8; 16])) -> Option<GpuIdentity> {
     // the function is in the high half, the GPU in the low one
     let function = catalogue().get(FunctionId(u32::try_from(key.id >> 32).ok()?))?;
     let identity = match function.roles.op {
@@ -95,7 +95,7 @@ fn gpu_identity((key, answer): (gp_context_key, [u8; 16])) -> Option<ToldGpu> {
         }
     };
     let gpu = gpu(key.id as u32)?;
-    Some(ToldGpu { process: process_of(key.tgid, key.instance), gpu, identity })
+    Some(GpuIdentity { process: process_of(key.tgid, key.instance), gpu, identity })
 }
 
 /// Every live allocation, without those whose context was destroyed.
@@ -155,7 +155,7 @@ pub(crate) fn site_rows(
             process: process_of(key.tgid, key.instance),
             number: key.site,
             gpu: device.and_then(gpu),
-            has_ended: device.is_none(),
+            has_exited: device.is_none(),
             counts,
         });
     }

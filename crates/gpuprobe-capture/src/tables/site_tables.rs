@@ -39,7 +39,7 @@ impl TableReader {
     pub(crate) fn write_sites(&mut self, sites: &mut CallSites) -> Result<(), CaptureError> {
         let changes = sites.take_changes();
         if !changes.is_empty() {
-            let (roots, nodes) = (self.map(MapName::Ways)?, self.map(MapName::SiteNodes)?);
+            let (roots, nodes) = (self.map(MapName::SiteRoots)?, self.map(MapName::SiteNodes)?);
             let mut refused = 0;
             for change in changes {
                 let written = match change {

@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, LaunchCounts, ProcessKey, ProcessMemory, ToldGpu,
-    WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, GpuIdentity, GpuOpRows, LaunchCounts, ProcessKey,
+    ProcessMemory,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Losses, SiteId, UnifiedTotals, UnifiedUse};
 use libbpf_rs::{Map, MapCore, MapFlags, Object};
 
-use super::exited_rows::{self, Rows};
+use super::exited_rows::{self, ExitedRows};
 use super::gpu_ops::{self, Launched};
 use super::indexed_table::IndexedTable;
 use super::process_filter::ProcessFilter;
@@ -101,7 +101,7 @@ impl TableReader {
         memory_tables::memory(&self.process_rows()?, &self.context_rows()?)
     }
 
-    pub(crate) fn identities(&self) -> Result<Vec<ToldGpu>, CaptureError> {
+    pub(crate) fn identities(&self) -> Result<Vec<GpuIdentity>, CaptureError> {
         memory_tables::identities(&self.map(MapName::Identities)?)
     }
 
@@ -137,8 +137,8 @@ impl TableReader {
         filter: ProcessFilter<'_>,
         name_of: NameKernel<'_>,
         version: Version,
-    ) -> Result<WorkRows, CaptureError> {
-        let mut rows = WorkRows::default();
+    ) -> Result<GpuOpRows, CaptureError> {
+        let mut rows = GpuOpRows::default();
         if !self.counted.rows {
             return Ok(rows);
         }
@@ -178,7 +178,7 @@ impl TableReader {
         exited: &HashSet<ProcessKey>,
         name_of: NameKernel<'_>,
         version: Version,
-    ) -> Result<Rows, CaptureError> {
+    ) -> Result<ExitedRows, CaptureError> {
         for name in [MapName::Addresses, MapName::Primaries, MapName::Identities] {
             remove_of::<gp_context_key>(&self.map(name)?, exited)?;
         }
@@ -187,10 +187,10 @@ impl TableReader {
         failures.retain(|row| exited.contains(&row.process));
         let tables = (&self.count_rows()?, &self.process_rows()?, &self.context_rows()?);
         let rows = exited_rows::take_rows(tables.0, tables.1, tables.2, exited)?;
-        let work = self.gpu_ops(ProcessFilter::Exited(exited), name_of, version)?;
+        let gpu_ops = self.gpu_ops(ProcessFilter::Exited(exited), name_of, version)?;
         self.forget_graphs(exited)?;
         remove_of::<gp_failure_key>(&self.map(MapName::Failures)?, exited)?;
-        Ok(Rows { work, failures, ..rows })
+        Ok(ExitedRows { gpu_ops, failures, ..rows })
     }
 
     /// Removes the live allocations of exited processes, and returns how many there were.

@@ -39,7 +39,7 @@ pub enum StallKind {
     /// It answers, but takes too long again and again.
     Slow,
     /// It answers again.
-    Over,
+    Recovered,
 }
 
 /// A file system that stopped answering, or answers again.
@@ -219,7 +219,7 @@ impl Reader {
         for abandoned in
             self.abandoned.extract_if(.., |w| w.process.is_readable(Duration::ZERO)).collect::<Vec<_>>()
         {
-            self.note(&abandoned.path, StallKind::Over);
+            self.note(&abandoned.path, StallKind::Recovered);
             if self.cooling.len() < REMEMBERED_LIMIT && !abandoned.domain.is_local() {
                 self.cooling.push((abandoned.domain, Instant::now()));
             }
@@ -324,7 +324,7 @@ mod tests {
             }
             assert!(begun.elapsed() < Duration::from_secs(60));
         };
-        assert_eq!(stalls, [Stall { path: path.to_owned(), kind: StallKind::Over }]);
+        assert_eq!(stalls, [Stall { path: path.to_owned(), kind: StallKind::Recovered }]);
         assert_eq!((reader.abandoned.len(), reader.cooling.len()), (0, 1));
         assert_eq!(ask(&mut reader, StallDomain::Process(7), "/proc/7/maps"), io::ErrorKind::TimedOut);
     }

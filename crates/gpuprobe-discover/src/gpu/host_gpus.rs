@@ -7,7 +7,7 @@ use std::path::Path;
 use gpuprobe_event::{HostGpu, PciAddress, Uuid};
 
 /// The directory of the NVIDIA kernel module in /proc.
-pub const DRIVER_FOLDER: &str = "/proc/driver/nvidia";
+pub const NVIDIA_PROC_FOLDER: &str = "/proc/driver/nvidia";
 /// More than any machine has; an index must fit into a byte.
 const GPU_LIMIT: usize = 128;
 /// The most bytes read about one GPU; the text has some 400.

@@ -5,5 +5,5 @@ mod host_gpus;
 mod visible;
 
 pub use devices::{Device, devices};
-pub use host_gpus::{DRIVER_FOLDER, host_gpus};
+pub use host_gpus::{NVIDIA_PROC_FOLDER, host_gpus};
 pub use visible::View;

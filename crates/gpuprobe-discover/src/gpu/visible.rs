@@ -66,7 +66,7 @@ impl View {
     }
 
     /// Records an identity that the CUDA driver returned to the process. Returns whether it is new.
-    pub fn told(&mut self, number: u8, identity: Identity) -> bool {
+    pub fn add_identity(&mut self, number: u8, identity: Identity) -> bool {
         let known = self.identities.entry(number).or_default();
         let is_new = !known.contains(&identity) && known.len() < IDENTITY_LIMIT;
         if is_new {

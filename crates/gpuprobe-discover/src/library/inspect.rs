@@ -99,7 +99,7 @@ impl Inspector {
 
     /// Whether the name of a file suggests that it has functions to probe: it is that of a CUDA library, or a hook
     /// matches it.
-    pub fn is_telling(&self, path: &Path) -> bool {
+    pub fn may_have_targets(&self, path: &Path) -> bool {
         Api::of_name(path).is_some() || self.hooks.fit_library(&file_name(path))
     }
 

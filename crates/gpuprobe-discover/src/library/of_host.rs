@@ -63,7 +63,7 @@ impl Inspector {
     }
 
     /// The libraries in the loader's cache and the usual directories, mapped by a process or not.
-    pub fn of_places(&mut self, host: &HostPaths) -> Scan {
+    pub fn of_installed(&mut self, host: &HostPaths) -> Scan {
         let mut collector = Collector::new(self);
         installed(&mut collector, host);
         collector.finish()
@@ -112,7 +112,7 @@ fn cached(collector: &mut Collector<'_>, host: &HostPaths) {
 
 /// Adds a file below the root, if its name and its contents are those of a library.
 fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
-    if !collector.is_telling(open_path) || is_stub(open_path) {
+    if !collector.may_have_targets(open_path) || is_stub(open_path) {
         return;
     }
     let real = access::canonical(open_path).ok();
@@ -121,7 +121,7 @@ fn candidate(collector: &mut Collector<'_>, root: &Path, open_path: &Path) {
         return;
     }
     // The real name contains the version, and is what processes show once they map the file.
-    let real = real.filter(|real| collector.is_telling(real));
+    let real = real.filter(|real| collector.may_have_targets(real));
     let open_path = real.as_deref().unwrap_or(open_path);
     let path = open_path.strip_prefix(root).map_or_else(|_| open_path.to_owned(), |p| Path::new("/").join(p));
     collector.path(&path, open_path);

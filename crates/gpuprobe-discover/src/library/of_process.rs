@@ -96,8 +96,8 @@ impl<'i> Collector<'i> {
     }
 
     /// See [`Inspector::is_telling`].
-    pub(crate) fn is_telling(&self, path: &Path) -> bool {
-        self.inspector.is_telling(path)
+    pub(crate) fn may_have_targets(&self, path: &Path) -> bool {
+        self.inspector.may_have_targets(path)
     }
 
     pub(crate) fn finish(self) -> Scan {
@@ -123,7 +123,7 @@ impl<'i> Collector<'i> {
                 continue;
             }
             let path = &mapping.file.path;
-            let is_listed = self.inspector.is_telling(path) || exe == Some(path.as_path());
+            let is_listed = self.inspector.may_have_targets(path) || exe == Some(path.as_path());
             match open_mapped(folder, mapping) {
                 Ok((file, open_path)) => {
                     let libraries = self.file(&file, path, &open_path, is_listed);

@@ -10,7 +10,7 @@ const SYMBOL_LIMIT: usize = 4 << 20;
 
 /// A function of the Linux kernel or of a kernel module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelFunction {
+pub struct LinuxFunction {
     pub name: String,
     /// The kernel module; `None` for the Linux kernel itself.
     pub module: Option<String>,
@@ -18,7 +18,7 @@ pub struct KernelFunction {
     pub addresses: Vec<u64>,
 }
 
-impl KernelFunction {
+impl LinuxFunction {
     /// Whether it is in a kernel module of NVIDIA.
     pub fn is_nvidia(&self) -> bool {
         self.module.as_deref().is_some_and(|module| module.starts_with("nvidia"))
@@ -26,10 +26,10 @@ impl KernelFunction {
 }
 
 /// The functions that `is_wanted` accepts, by name and kernel module.
-pub fn kernel_functions(
+pub fn linux_functions(
     proc_root: &Path,
     is_wanted: impl Fn(&str, Option<&str>) -> bool,
-) -> io::Result<Vec<KernelFunction>> {
+) -> io::Result<Vec<LinuxFunction>> {
     let symbols = BufReader::with_capacity(1 << 18, File::open(proc_root.join("kallsyms"))?);
     parse(symbols, is_wanted)
 }
@@ -37,8 +37,8 @@ pub fn kernel_functions(
 fn parse(
     mut symbols: impl BufRead,
     is_wanted: impl Fn(&str, Option<&str>) -> bool,
-) -> io::Result<Vec<KernelFunction>> {
-    let mut found: BTreeMap<String, KernelFunction> = BTreeMap::new();
+) -> io::Result<Vec<LinuxFunction>> {
+    let mut found: BTreeMap<String, LinuxFunction> = BTreeMap::new();
     let mut line = String::new();
     for _ in 0..SYMBOL_LIMIT {
         line.clear();
@@ -49,7 +49,7 @@ fn parse(
         if !is_wanted(name, module) {
             continue;
         }
-        let function = found.entry(name.to_owned()).or_insert_with(|| KernelFunction {
+        let function = found.entry(name.to_owned()).or_insert_with(|| LinuxFunction {
             name: name.to_owned(),
             module: module.map(str::to_owned),
             addresses: Vec::new(),
@@ -100,19 +100,19 @@ pub fn traceable_functions(proc_root: &Path) -> Option<HashSet<String>> {
 
 /// A loaded kernel module of NVIDIA.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DriverModule {
+pub struct NvidiaKmod {
     pub name: String,
     /// Whether the Linux kernel has BTF type information for it.
     pub has_types: bool,
 }
 
 /// The loaded kernel modules of NVIDIA.
-pub fn driver_modules(proc_root: &Path, sys_root: &Path) -> Vec<DriverModule> {
+pub fn nvidia_kmods(proc_root: &Path, sys_root: &Path) -> Vec<NvidiaKmod> {
     let listed = std::fs::read_to_string(proc_root.join("modules")).unwrap_or_default();
     let names = listed.lines().filter_map(|line| line.split(' ').next());
     let mut modules: Vec<_> = names
         .filter(|name| name.starts_with("nvidia"))
-        .map(|name| DriverModule {
+        .map(|name| NvidiaKmod {
             name: name.to_owned(),
             has_types: sys_root.join("kernel/btf").join(name).exists(),
         })
@@ -137,7 +137,7 @@ mod tests {
         ffffffffc0000200 t uvm_ioctl.isra.0\t[nvidia_uvm]\n\
         ffffffffc0000300 t helper\t[nvidia_uvm]\n";
 
-    fn named(wanted: impl Fn(&str, Option<&str>) -> bool) -> Vec<KernelFunction> {
+    fn named(wanted: impl Fn(&str, Option<&str>) -> bool) -> Vec<LinuxFunction> {
         parse(SYMBOLS.as_bytes(), wanted).unwrap()
     }
 
@@ -164,7 +164,7 @@ mod tests {
         std::fs::write(folder.join("kernel/btf/nvidia"), "").unwrap();
         std::fs::write(folder.join("modules"), "nvidia_uvm 1 0\nnvidia 1 1 nvidia_uvm\next4 1 0\n").unwrap();
         std::fs::write(folder.join("mounts"), "none /t tracefs rw 0 0\n").unwrap();
-        let (found, traced) = (driver_modules(&folder, &folder), tracefs(&folder));
+        let (found, traced) = (nvidia_kmods(&folder, &folder), tracefs(&folder));
         std::fs::remove_dir_all(&folder).unwrap();
         let found: Vec<_> = found.iter().map(|m| (m.name.as_str(), m.has_types)).collect();
         assert_eq!(found, [("nvidia", true), ("nvidia_uvm", false)]);

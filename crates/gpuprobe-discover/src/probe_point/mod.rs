@@ -10,7 +10,7 @@ mod point;
 mod x86_64;
 
 pub use linux_symbols::{
-    DriverModule, KernelFunction, driver_modules, kernel_functions, traceable_functions, tracefs,
+    LinuxFunction, NvidiaKmod, linux_functions, nvidia_kmods, traceable_functions, tracefs,
 };
 pub use plan::{AttachPlan, PlannedFunction, Target, plan};
 pub use point::{ProbeCost, ProbePoint};

@@ -12,7 +12,7 @@ pub const AARCH64_REGISTERS: u8 = 8;
 
 /// The location of an argument when its function is entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ArgLoc {
     /// In `count` integer registers, from `first` on.
     Register { first: u8, count: u8 },
     /// On the stack: byte offset from the first stack argument (past the return address on x86-64).
@@ -23,7 +23,7 @@ pub enum Place {
     Vector,
 }
 
-impl Place {
+impl ArgLoc {
     /// In assembly notation: `rdi`, `[rsp+8]`, `x0`.
     pub fn describe(self, aarch64: bool) -> String {
         const NAMES: [&str; 6] = ["rdi", "rsi", "rdx", "rcx", "r8", "r9"];
@@ -43,12 +43,12 @@ impl Place {
 }
 
 /// The locations of a function's arguments on x86-64. A result struct in memory takes the first register.
-pub(crate) fn locations_x86_64(kinds: &[ArgKind], hidden_result: bool) -> Vec<Place> {
+pub(crate) fn locations_x86_64(kinds: &[ArgKind], hidden_result: bool) -> Vec<ArgLoc> {
     let mut registers = Registers { next: u8::from(hidden_result), limit: X86_64_REGISTERS, stack: 0 };
     kinds
         .iter()
         .map(|kind| match kind {
-            ArgKind::Float => Place::Vector,
+            ArgKind::Float => ArgLoc::Vector,
             // more than two eightbytes is class MEMORY: always on the stack
             ArgKind::Struct { bytes, .. } if *bytes > 16 => registers.push_stack(*bytes),
             kind => registers.take(kind.bytes(), false),
@@ -58,15 +58,15 @@ pub(crate) fn locations_x86_64(kinds: &[ArgKind], hidden_result: bool) -> Vec<Pl
 
 /// The locations of a function's arguments on aarch64. The hidden result pointer is in x8, which is not an argument
 /// register.
-pub(crate) fn locations_aarch64(kinds: &[ArgKind]) -> Vec<Place> {
+pub(crate) fn locations_aarch64(kinds: &[ArgKind]) -> Vec<ArgLoc> {
     let mut registers = Registers { next: 0, limit: AARCH64_REGISTERS, stack: 0 };
     kinds
         .iter()
         .map(|kind| match kind {
-            ArgKind::Float => Place::Vector,
+            ArgKind::Float => ArgLoc::Vector,
             // larger structs are copied by the caller, which passes a pointer to the copy
             ArgKind::Struct { bytes, .. } if *bytes > 16 => match registers.take(8, true) {
-                Place::Register { first, .. } => Place::Indirect { register: first },
+                ArgLoc::Register { first, .. } => ArgLoc::Indirect { register: first },
                 on_stack => on_stack,
             },
             kind => registers.take(kind.bytes(), true),
@@ -81,12 +81,12 @@ struct Registers {
 }
 
 impl Registers {
-    fn take(&mut self, bytes: u16, exhaust: bool) -> Place {
+    fn take(&mut self, bytes: u16, exhaust: bool) -> ArgLoc {
         let count = u8::try_from(bytes.div_ceil(8)).unwrap_or(u8::MAX);
         if self.next + count <= self.limit {
             let first = self.next;
             self.next += count;
-            return Place::Register { first, count };
+            return ArgLoc::Register { first, count };
         }
         if exhaust {
             // AAPCS64 C.13: once an argument is on the stack, no later one uses a register
@@ -95,10 +95,10 @@ impl Registers {
         self.push_stack(bytes)
     }
 
-    fn push_stack(&mut self, bytes: u16) -> Place {
+    fn push_stack(&mut self, bytes: u16) -> ArgLoc {
         let offset = self.stack;
         self.stack += bytes.div_ceil(8) * 8;
-        Place::Stack { offset, bytes }
+        ArgLoc::Stack { offset, bytes }
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
     const DIM3: ArgKind = ArgKind::Struct { bytes: 12, layout: None };
     const EXTENT: ArgKind = ArgKind::Struct { bytes: 24, layout: None };
 
-    fn described(locations: &[Place], aarch64: bool) -> Vec<String> {
+    fn described(locations: &[ArgLoc], aarch64: bool) -> Vec<String> {
         locations.iter().map(|location| location.describe(aarch64)).collect()
     }
 
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_struct_of_twelve_bytes_takes_two_registers() {
-        let registers = |first| Place::Register { first, count: 2 };
+        let registers = |first| ArgLoc::Register { first, count: 2 };
         assert_eq!(locations_aarch64(&[DIM3, DIM3]), [registers(0), registers(2)]);
         // only types aligned to 16 bytes must begin in an even register, and CUDA has none
         assert_eq!(locations_aarch64(&[INT, DIM3])[1], registers(1));
@@ -166,7 +166,7 @@ mod tests {
     fn a_large_struct_is_behind_a_pointer_on_aarch64_and_on_the_stack_on_x86_64() {
         let kinds = [WORD, EXTENT, WORD];
         assert_eq!(described(&locations_aarch64(&kinds), true), ["x0", "*x1", "x2"]);
-        let on_stack = Place::Stack { offset: 0, bytes: 24 };
+        let on_stack = ArgLoc::Stack { offset: 0, bytes: 24 };
         assert_eq!(locations_x86_64(&kinds, false)[1], on_stack);
         assert_eq!(described(&locations_x86_64(&kinds, false), false), ["rdi", "[rsp+8]", "rsi"]);
     }
@@ -190,7 +190,7 @@ mod tests {
         let args = |f: &'static Function| f.args.iter().flatten().map(move |arg| (f, arg));
         for (f, arg) in catalogue().functions().iter().flat_map(args) {
             let large = matches!(arg.kind, ArgKind::Struct { bytes, .. } if bytes > 16);
-            let behind_pointer = matches!(arg.aarch64, Place::Indirect { .. });
+            let behind_pointer = matches!(arg.aarch64, ArgLoc::Indirect { .. });
             assert_eq!(large, behind_pointer, "a pointer to a struct on the stack: {}", f.name);
             if let ArgKind::Struct { layout: Some(layout), .. } = arg.kind {
                 let vector = layout.fields.iter().all(|field| ["float", "double"].contains(&field.ty));

@@ -16,7 +16,7 @@ use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use serde::{Deserialize, Serialize};
 
-pub use abi::Place;
+pub use abi::ArgLoc;
 pub use meanings::meaning;
 pub use roles::{Class, Direction, Roles, Space};
 pub use types::{ArgKind, EnumTable, Field, StructLayout};
@@ -101,14 +101,14 @@ pub struct Arg {
     /// What the call writes through this pointer, if that is read and shown instead of the pointer.
     pub out: Option<ArgKind>,
     /// Its location at entry on x86-64.
-    pub x86_64: Place,
+    pub x86_64: ArgLoc,
     /// Its location at entry on aarch64.
-    pub aarch64: Place,
+    pub aarch64: ArgLoc,
 }
 
 impl Arg {
     /// Its location on the architecture that this program was built for.
-    pub fn place(&self) -> Place {
+    pub fn loc(&self) -> ArgLoc {
         if cfg!(target_arch = "aarch64") { self.aarch64 } else { self.x86_64 }
     }
 

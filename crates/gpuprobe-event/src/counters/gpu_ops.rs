@@ -161,7 +161,7 @@ pub struct StreamGaps {
 
 /// All rows about GPU operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WorkRows {
+pub struct GpuOpRows {
     /// Launches, a row per process, CUDA kernel and stream.
     pub launches: Vec<LaunchCounts>,
     /// The calls that launched them, a row per process and function. Calls that launched nothing, because they were
@@ -179,7 +179,7 @@ pub struct WorkRows {
     pub unified: Vec<(ProcessKey, UnifiedTotals)>,
 }
 
-impl WorkRows {
+impl GpuOpRows {
     pub fn is_empty(&self) -> bool {
         let no_gpu_ops = self.launches.is_empty() && self.graphs.is_empty() && self.copies.is_empty();
         no_gpu_ops && self.gaps.is_empty() && self.commands.is_empty() && self.unified.is_empty()

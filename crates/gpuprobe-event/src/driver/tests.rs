@@ -180,8 +180,8 @@ fn the_nearest_release_gives_the_names() {
     let (near, far) = (version("580.159.04"), version("999.1"));
     assert!(!near.is_of_another_branch("580.159.04") && far.is_of_another_branch("999.1"));
     assert!(version("garbage").is_of_another_branch("garbage"));
-    assert!(near.told().starts_with("command names of 580.142, the nearest of"), "{}", near.told());
-    assert_eq!(version("580.142").told(), "command names of 580.142");
+    assert!(near.describe().starts_with("command names of 580.142, the nearest of"), "{}", near.describe());
+    assert_eq!(version("580.142").describe(), "command names of 580.142");
 }
 
 #[test]

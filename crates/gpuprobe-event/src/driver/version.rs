@@ -52,7 +52,7 @@ impl Version {
     }
 
     /// Which names are used, for people.
-    pub fn told(self) -> String {
+    pub fn describe(self) -> String {
         match self.is_exact {
             true => format!("command names of {}", self.release()),
             false => format!(

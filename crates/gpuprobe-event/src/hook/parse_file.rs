@@ -6,7 +6,7 @@ use glob::Pattern;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{HookError, Hooks, KernelHook, KernelPoint, LibraryHook, SourceLine, signature};
+use super::{HookError, Hooks, LibraryHook, LinuxHook, LinuxHookPoint, SourceLine, signature};
 
 /// All keys of a hook.
 const KEYS: [&str; 25] = [
@@ -81,12 +81,12 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
             hooks.libraries.push(hook);
         }
         (None, Some(function), true, None) => {
-            let point = KernelPoint::Function(function);
-            in_kernel(hooks, row, "function", KernelHook { point, signature, place })?;
+            let point = LinuxHookPoint::Function(function);
+            in_kernel(hooks, row, "function", LinuxHook { point, signature, place })?;
         }
         (None, None, false, Some(name)) => {
             let point = tracepoint_of(row, name)?;
-            in_kernel(hooks, row, "tracepoint", KernelHook { point, signature, place })?;
+            in_kernel(hooks, row, "tracepoint", LinuxHook { point, signature, place })?;
         }
         _ => {
             let message =
@@ -97,7 +97,7 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
     Ok(())
 }
 
-fn in_kernel(hooks: &mut Hooks, row: &Row<'_>, key: &str, hook: KernelHook) -> Result<(), HookError> {
+fn in_kernel(hooks: &mut Hooks, row: &Row<'_>, key: &str, hook: LinuxHook) -> Result<(), HookError> {
     if let Some(other) = hooks.kernel.iter().find(|other| other.point == hook.point) {
         return Err(row.duplicate(key, &hook.point.to_string(), &other.place));
     }
@@ -105,10 +105,10 @@ fn in_kernel(hooks: &mut Hooks, row: &Row<'_>, key: &str, hook: KernelHook) -> R
     Ok(())
 }
 
-fn tracepoint_of(row: &Row<'_>, text: &str) -> Result<KernelPoint, HookError> {
+fn tracepoint_of(row: &Row<'_>, text: &str) -> Result<LinuxHookPoint, HookError> {
     match text.split_once(':') {
         Some((group, name)) if !group.is_empty() && !name.is_empty() => {
-            Ok(KernelPoint::Tracepoint { group: group.to_owned(), name: name.to_owned() })
+            Ok(LinuxHookPoint::Tracepoint { group: group.to_owned(), name: name.to_owned() })
         }
         _ => {
             Err(row

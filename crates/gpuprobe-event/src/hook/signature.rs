@@ -155,7 +155,7 @@ fn arguments(row: &Row<'_>) -> Result<Option<Vec<Arg>>, HookError> {
         }
         // argument names are leaked and live as long as the program
         let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
-        args.push(Arg { name, ty, kind, out, x86_64: abi::Place::Vector, aarch64: abi::Place::Vector });
+        args.push(Arg { name, ty, kind, out, x86_64: abi::ArgLoc::Vector, aarch64: abi::ArgLoc::Vector });
     }
     if args.len() > usize::from(u8::MAX) {
         return Err(row.wrong("args", "too many arguments"));

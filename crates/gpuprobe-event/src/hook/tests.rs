@@ -1,7 +1,7 @@
 use super::*;
-use crate::catalogue::{ArgKind, Place as ArgPlace, ResultKind};
+use crate::catalogue::{ArgKind, ArgLoc, ResultKind};
 use crate::counters::CopyDirection;
-use crate::decode::{OutRead, Words, arguments, effect, error_name, out_reads, text_arg, told_error};
+use crate::decode::{OutRead, Words, arguments, effect, error_name, out_reads, output_error, text_arg};
 use crate::driver::{function_row, tracepoint_row};
 use crate::event::Value;
 
@@ -38,7 +38,7 @@ fn an_allocation_that_returns_its_address_has_its_status_in_an_argument() {
     assert!(f.roles.out_is_result);
     assert_eq!(out_reads(&f), [OutRead { arg: 4, offset: 0, bytes: 4 }]);
     let args = f.args.as_deref().unwrap();
-    assert_eq!(args[4].x86_64, ArgPlace::Register { first: 4, count: 1 });
+    assert_eq!(args[4].x86_64, ArgLoc::Register { first: 4, count: 1 });
 
     let words = |out| Words {
         registers: &[0x10, 0x4, 4096, 0, 0x7f00, 0],
@@ -48,9 +48,9 @@ fn an_allocation_that_returns_its_address_has_its_status_in_an_argument() {
     let shown = |out| arguments(&f, &words(out)).unwrap().pop().unwrap().1;
     assert_eq!(shown(Some(0xffff_ffc3)), Value::Int(-61));
     assert_eq!(shown(None), Value::Hex(0x7f00), "the pointer, if nothing was read");
-    assert_eq!(told_error(&f, 0, &words(Some(0xffff_ffc3))).unwrap(), "error -61");
-    assert_eq!(told_error(&f, 0, &words(None)).unwrap(), "returned NULL");
-    assert_eq!(told_error(&f, 0x55, &words(Some(0))), None);
+    assert_eq!(output_error(&f, 0, &words(Some(0xffff_ffc3))).unwrap(), "error -61");
+    assert_eq!(output_error(&f, 0, &words(None)).unwrap(), "returned NULL");
+    assert_eq!(output_error(&f, 0x55, &words(Some(0))), None);
 }
 
 #[test]
@@ -148,21 +148,20 @@ fn hooks_in_the_linux_kernel_are_separate() {
     let text = "[[hook]]\nkernel = true\nfunction = \"uvm_*\"\nclass = \"scheduler\"\nargs = [\"a:ptr\"]\n\
                 [[hook]]\ntracepoint = \"nvidia:nvidia_dev_xid\"\n";
     let hooks = parsed(text);
-    let [function, tracepoint] = hooks.kernel() else { panic!("{hooks:?}") };
-    assert!(matches!(&function.point, KernelPoint::Function(glob) if glob.matches("uvm_fault")));
+    let [function, tracepoint] = hooks.linux() else { panic!("{hooks:?}") };
+    assert!(matches!(&function.point, LinuxHookPoint::Function(glob) if glob.matches("uvm_fault")));
     assert_eq!((function.signature.class, function.place.line), (Class::Scheduler, 1));
-    let KernelPoint::Tracepoint { group, name } = &tracepoint.point else { panic!("{tracepoint:?}") };
+    let LinuxHookPoint::Tracepoint { group, name } = &tracepoint.point else { panic!("{tracepoint:?}") };
     assert_eq!((group.as_str(), name.as_str()), ("nvidia", "nvidia_dev_xid"));
-    assert_eq!(hooks.of_kernel("uvm_fault").map(|hook| hook.place.line), Some(1));
-    assert!(hooks.of_kernel("nvidia_dev_xid").is_none());
+    assert_eq!(hooks.linux_hook("uvm_fault").map(|hook| hook.place.line), Some(1));
+    assert!(hooks.linux_hook("nvidia_dev_xid").is_none());
     assert!(hooks.libraries().is_empty() && !hooks.is_empty());
 }
 
 #[test]
 fn the_linux_kernel_provides_what_a_hook_does_not_say() {
-    let kernel = |more: &str| {
-        parsed(&format!("[[hook]]\nkernel = true\nfunction = \"f\"\n{more}")).kernel()[0].clone()
-    };
+    let kernel =
+        |more: &str| parsed(&format!("[[hook]]\nkernel = true\nfunction = \"f\"\n{more}")).linux()[0].clone();
     let long = (ResultKind::Errno, "long");
     let row = |more: &str, returned| {
         let f = function_row(FunctionId(1), "uvm_fault", returned, Some(&kernel(more).signature));

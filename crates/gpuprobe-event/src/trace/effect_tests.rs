@@ -25,7 +25,7 @@ fn calls_with_fields() -> Vec<(Call, &'static str)> {
     let free_of =
         |address, freed| free(Effect::Free(Free { address: Some(address), freed, ..Free::default() }));
     let captured = Transfer { captured: true, ..Transfer::new(CopyDirection::DeviceToHost, false) };
-    let driver = Some(DriverTime { calls: 2, ns: 1500 });
+    let driver = Some(DeviceTime { calls: 2, ns: 1500 });
     let on_two = Effect::Launch(Launch { kernels: 2, ..Launch::default() });
     vec![
         (

@@ -5,9 +5,9 @@ use crate::catalogue::{Api, Space};
 use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::driver;
 use crate::effect::{
-    Allocation, CopyPart, DriverCall, Effect, Free, Launch, MemoryAmount, Replaced, Transfer,
+    Allocation, CopyPart, DeviceSyscall, Effect, Free, Launch, MemoryAmount, Replaced, Transfer,
 };
-use crate::event::{Call, DriverTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
+use crate::event::{Call, DeviceTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
 use crate::ids::SiteId;
 
 /// The name of a field.
@@ -104,7 +104,7 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
         to.flag("nested", true);
     }
     effect_fields(call, to);
-    if let Some(DriverTime { calls, ns }) = call.driver {
+    if let Some(DeviceTime { calls, ns }) = call.driver {
         to.uint("driver_calls", calls);
         to.microseconds("driver_us", ns);
     }
@@ -127,14 +127,14 @@ fn effect_fields(call: &Call, to: &mut impl Fields) {
             gpu_op_fields(launch.captured, Some(launch.kernels).filter(|kernels| *kernels != 1), to);
         }
         Effect::GraphLaunch(launch) => gpu_op_fields(launch.captured, launch.kernels, to),
-        Effect::ContextEnd(_) | Effect::DriverCall(_) | Effect::None => {}
+        Effect::ContextEnd(_) | Effect::DeviceSyscall(_) | Effect::None => {}
     }
     if let Some(stream) = call.stream {
         to.hex("stream", stream);
     }
     match &call.effect {
         Effect::Launch(launch) => launch_fields(launch, to),
-        Effect::DriverCall(DriverCall { device, command }) => {
+        Effect::DeviceSyscall(DeviceSyscall { device, command }) => {
             for (key, name) in [("dev", device), ("cmd", command)] {
                 if let Some(name) = name {
                     to.name(key, name);
@@ -256,10 +256,10 @@ fn transfer_fields(transfer: &Transfer, to: &mut impl Fields) {
 
 /// The direction of copies, and the host memory. A memset is recognized by its function name.
 fn copy_fields(direction: CopyDirection, host: HostMemory, to: &mut impl Fields) {
-    if direction.is_told() {
+    if direction.is_known() {
         to.name("kind", &Name::Borrowed(direction.as_str()));
     }
-    if host.is_told() {
+    if host.is_known() {
         to.name("host", &Name::Borrowed(host.as_str()));
     }
 }
@@ -278,7 +278,7 @@ pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
     if let Some(status) = process.exit_status {
         to.int("exit_status", status.into());
     }
-    memory_fields("held", &process.held, to);
+    memory_fields("live", &process.live, to);
 }
 
 /// The fields of an XID. Its meaning is only for people; readers look it up by the number.

@@ -334,7 +334,7 @@ impl<R: BufRead> Reader<R> {
             ns_pid: small(object, "ns_pid").map(Tgid),
             container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
-            held: effect_fields::memory(object, "held"),
+            live: effect_fields::memory(object, "live"),
         })
     }
 

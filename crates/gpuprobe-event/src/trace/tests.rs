@@ -123,7 +123,7 @@ fn events() -> Vec<Event> {
             ns_pid: Some(Tgid(7)),
             container: Some(Arc::from("3f2a9c")),
             exit_status: None,
-            held: vec![amount(Space::Device, 3, 4096)],
+            live: vec![amount(Space::Device, 3, 4096)],
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
@@ -139,7 +139,7 @@ fn events() -> Vec<Event> {
 }
 
 fn ioctl() -> Call {
-    let effect = Effect::DriverCall(DriverCall {
+    let effect = Effect::DeviceSyscall(DeviceSyscall {
         device: Some(Cow::Borrowed("nvidiactl")),
         command: Some(Cow::Borrowed("NV_ESC_RM_FREE")),
     });
@@ -255,7 +255,7 @@ fn any_text_is_escaped_as_json() {
 fn the_begin_and_the_return_of_a_call_can_be_separate_lines() {
     let begun = Call { outcome: Outcome::Begun, status: None, effect: Effect::default(), ..malloc() };
     let events = [Event::Call(Box::new(begun)), Event::Call(Box::new(malloc()))];
-    let mut writer = Writer::new(Vec::new(), Phases::Apart, &meta()).unwrap();
+    let mut writer = Writer::new(Vec::new(), Phases::Separate, &meta()).unwrap();
     events.iter().for_each(|event| writer.event(event).unwrap());
     let text = String::from_utf8(writer.finish(&End::default()).unwrap()).unwrap();
     assert!(text.contains(r#""ts":1.234567891,"type":"memory","name":"cudaMalloc","phase":"B""#), "{text}");
@@ -405,9 +405,10 @@ fn texts_and_lists_are_limited() {
     let stack = read_back(endless(1000, 100)).stack.unwrap();
     assert_eq!((stack.len(), stack[32].as_str()), (33, "(68 more)"));
 
-    let driver = DriverCall { device: Some("d".repeat(1000).into()), command: Some("c".repeat(1000).into()) };
-    let call = read_back(Call { effect: Effect::DriverCall(driver), ..ioctl() });
-    let call = call.effect.driver_call().unwrap();
+    let driver =
+        DeviceSyscall { device: Some("d".repeat(1000).into()), command: Some("c".repeat(1000).into()) };
+    let call = read_back(Call { effect: Effect::DeviceSyscall(driver), ..ioctl() });
+    let call = call.effect.device_syscall().unwrap();
     assert_eq!([&call.device, &call.command].map(|name| name.as_ref().unwrap().len()), [256; 2]);
     let copies = vec![part(CopyDirection::Unknown, HostMemory::Unknown, 1); 2000];
     let batch = read_back(copy(Transfer { parts: copies, ..Transfer::new(CopyDirection::Unknown, true) }));

@@ -143,7 +143,7 @@ pub enum Phases {
     #[default]
     Together,
     /// In two lines, as they happen.
-    Apart,
+    Separate,
 }
 
 /// Appends one event as a line, with its line feed.
@@ -167,7 +167,7 @@ macro_rules! key {
 fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     let (phase, ns) = match (call.outcome, phases) {
         (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
-        (Outcome::Returned { duration_ns, .. }, Phases::Apart) => ("E", call.start_ns + duration_ns),
+        (Outcome::Returned { duration_ns, .. }, Phases::Separate) => ("E", call.start_ns + duration_ns),
         (Outcome::Instant, _) => ("i", call.start_ns),
         (Outcome::Unfinished | Outcome::Begun | Outcome::Unobserved, _) => ("B", call.start_ns),
     };

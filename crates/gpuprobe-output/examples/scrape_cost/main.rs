@@ -28,7 +28,7 @@ fn main() -> MainResult {
     let settings = HttpSettings {
         address: SocketAddr::from(([127, 0, 0, 1], 0)),
         web_config: None,
-        complain: |text| println!("{text}"),
+        report_problem: |text| println!("{text}"),
     };
     let endpoint = Endpoint::open(settings)?;
     let address: SocketAddr = endpoint.url().trim_start_matches("http://").parse()?;

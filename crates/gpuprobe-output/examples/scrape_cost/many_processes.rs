@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, MemoryCounts};
-use gpuprobe_analysis::{ProcessSnapshot, Snapshot, Work};
+use gpuprobe_analysis::{GpuOps, ProcessSnapshot, Snapshot};
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 use gpuprobe_event::{Api, Class, Container, Pod, Tgid, catalogue};
 
@@ -23,12 +23,12 @@ pub(crate) fn many_processes() -> Snapshot {
             api: f.api,
             function: f.name,
             class: f.class,
-            is_moment: false,
+            is_instant: false,
             calls: u64::from(pid) * 1000,
             errors: 0,
             bytes: 0,
             total_ns: u64::from(pid) * 4_321_987 + i as u64,
-            driver: gpuprobe_event::DriverTime::default(),
+            driver: gpuprobe_event::DeviceTime::default(),
             latency: std::array::from_fn::<u64, LATENCY_BUCKETS, _>(|b| u64::from(pid) * (b as u64 % 7)),
         };
         Arc::new(ProcessSnapshot {
@@ -48,7 +48,7 @@ pub(crate) fn many_processes() -> Snapshot {
             functions: functions.iter().enumerate().map(counts).collect(),
             failures: Vec::new(),
             memory: MemoryCounts::default(),
-            work: Work::default(),
+            gpu_ops: GpuOps::default(),
             allocations: Vec::new(),
         })
     };

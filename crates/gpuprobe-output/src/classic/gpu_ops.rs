@@ -3,7 +3,7 @@
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::{by_direction, effective};
-use gpuprobe_analysis::{GapTotals, ProcessSnapshot, Snapshot, Work, advice};
+use gpuprobe_analysis::{GapTotals, GpuOps, ProcessSnapshot, Snapshot, advice};
 use gpuprobe_event::counters::{CommandTotals, CopyDirection, CopyTotals, GapKind, HostMemory};
 
 use super::process_lines::{line, process_line, processes_line};
@@ -19,12 +19,12 @@ const MOST_KERNELS: usize = 20;
 const LONGEST_NAME: usize = 160;
 
 /// Calls `then` for each process of the snapshot, and after them for exited processes that are summed up by name.
-fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapshot>, &Work)) {
+fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapshot>, &GpuOps)) {
     for process in &snapshot.processes {
-        then(process_line(process), Some(process), &process.work);
+        then(process_line(process), Some(process), &process.gpu_ops);
     }
     for past in &snapshot.past {
-        then(processes_line(past), None, &past.work);
+        then(processes_line(past), None, &past.gpu_ops);
     }
 }
 
@@ -60,17 +60,17 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
 pub(super) fn ioctls(out: &mut String, snapshot: &Snapshot) {
     let mut text = String::new();
     each(snapshot, |name, _, ops| {
-        if ops.asked.is_empty() {
+        if ops.requests.is_empty() {
             return;
         }
         line(&mut text, format_args!("{name}"));
-        let mut commands: Vec<_> = ops.asked.named().collect();
+        let mut commands: Vec<_> = ops.requests.named().collect();
         commands.sort_by_key(|(.., totals)| std::cmp::Reverse(totals.total_ns));
         for (device, command, totals) in commands {
             line(&mut text, format_args!("\t{device} {command}: {}", ioctl_totals(totals)));
         }
-        if ops.asked.other() != CommandTotals::default() {
-            line(&mut text, format_args!("\tothers: {}", ioctl_totals(ops.asked.other())));
+        if ops.requests.other() != CommandTotals::default() {
+            line(&mut text, format_args!("\tothers: {}", ioctl_totals(ops.requests.other())));
         }
     });
     if !text.is_empty() {
@@ -139,7 +139,7 @@ fn bytes(rows: &[&CopyTotals]) -> u64 {
 pub(super) fn gaps(out: &mut String, snapshot: &Snapshot) {
     out.push_str("idle gaps of streams:\n");
     for process in &snapshot.processes {
-        let gaps = &process.work.gaps;
+        let gaps = &process.gpu_ops.gaps;
         if gaps.after_sync.gaps == 0 && gaps.after_launch.gaps == 0 {
             continue;
         }
@@ -168,7 +168,7 @@ fn lengths(totals: &GapTotals) -> String {
 pub(super) fn advised(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     let mut text = String::new();
     for process in &snapshot.processes {
-        let advice = advice::advice(&process.work, rates.watched_ns(process));
+        let advice = advice::advice(&process.gpu_ops, rates.observed_ns(process));
         if !advice.is_empty() {
             line(&mut text, format_args!("{}", process_line(process)));
         }

@@ -65,7 +65,7 @@ impl Rates {
     }
 
     /// For how long a process has been watched.
-    pub(super) fn watched_ns(&self, process: &ProcessSnapshot) -> u64 {
+    pub(super) fn observed_ns(&self, process: &ProcessSnapshot) -> u64 {
         let Some((now, watched)) = self.now.zip(self.processes.get(&key(process))) else { return 0 };
         // converting a float to an integer saturates
         ((watched.until.unwrap_or(now) - watched.since) * 1e9) as u64
@@ -78,7 +78,7 @@ fn key(process: &ProcessSnapshot) -> Key {
 
 fn copied(process: &ProcessSnapshot) -> BTreeMap<CopyDirection, u64> {
     let mut copied = BTreeMap::new();
-    for copy in process.work.copies.iter().filter(|copy| copy.is_async) {
+    for copy in process.gpu_ops.copies.iter().filter(|copy| copy.is_async) {
         let bytes: &mut u64 = copied.entry(copy.direction).or_default();
         *bytes = bytes.saturating_add(copy.bytes);
     }
@@ -121,7 +121,7 @@ mod tests {
             functions: Vec::new(),
             failures: Vec::new(),
             memory: Default::default(),
-            work: gpuprobe_analysis::Work { copies: vec![copies(bytes)], ..Default::default() },
+            gpu_ops: gpuprobe_analysis::GpuOps { copies: vec![copies(bytes)], ..Default::default() },
             allocations: Vec::new(),
         };
         let processes = bytes.map(|bytes| process(bytes).into()).into_iter().collect();
@@ -133,7 +133,7 @@ mod tests {
         rates.take(snapshot);
         let process = &snapshot.processes[0];
         let rate = rates.copied(process, CopyDirection::HostToDevice);
-        (rate.map(|rate| rate.bytes_per_second), rates.watched_ns(process) / 1_000_000_000)
+        (rate.map(|rate| rate.bytes_per_second), rates.observed_ns(process) / 1_000_000_000)
     }
 
     #[test]

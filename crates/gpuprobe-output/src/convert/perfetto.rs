@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use gpuprobe_analysis::timeline::stream_ops::given;
+use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of, xid_fields};
 use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
@@ -195,7 +195,7 @@ impl<W: Write> TraceWriter for Perfetto<W> {
             self.slice(slice)?;
         }
         self.close_to(0)?;
-        for op in given(slices) {
+        for op in stream_ops(slices) {
             let call = &op.slice.call;
             self.tracks.process(call.tgid, &call.process);
             let track = self.tracks.stream(call.tgid, op.stream);

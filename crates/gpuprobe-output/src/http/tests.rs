@@ -12,7 +12,7 @@ const JSON: latest::Page = latest::Page { text: latest::Text::Json, coding: late
 pub(super) const REFRESH: Duration = Duration::from_millis(50);
 
 fn settings() -> HttpSettings {
-    HttpSettings { address: SocketAddr::from(([127, 0, 0, 1], 0)), web_config: None, complain: |_| {} }
+    HttpSettings { address: SocketAddr::from(([127, 0, 0, 1], 0)), web_config: None, report_problem: |_| {} }
 }
 
 pub(super) struct Started {

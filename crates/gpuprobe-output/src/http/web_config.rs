@@ -175,7 +175,7 @@ fn one_line(text: &str) -> String {
 #[derive(Debug)]
 pub(super) struct WebConfig {
     path: Option<PathBuf>,
-    complain: fn(&str),
+    report_problem: fn(&str),
     state: Mutex<State>,
 }
 
@@ -187,7 +187,7 @@ struct State {
 
 impl WebConfig {
     /// Reads the file, if there is one. An error is one complete line.
-    pub(super) fn open(path: Option<PathBuf>, complain: fn(&str)) -> Result<Self, String> {
+    pub(super) fn open(path: Option<PathBuf>, report_problem: fn(&str)) -> Result<Self, String> {
         let state = match &path {
             None => State::default(),
             Some(path) => {
@@ -195,7 +195,7 @@ impl WebConfig {
                 State { access: Arc::new(access?), seen }
             }
         };
-        Ok(Self { path, complain, state: Mutex::new(state) })
+        Ok(Self { path, report_problem, state: Mutex::new(state) })
     }
 
     /// The settings for a new connection. If a changed file is invalid, the previous settings stay in force.
@@ -210,13 +210,13 @@ impl WebConfig {
                 // turning TLS off without a restart would expose clients that rely on it
                 Ok(access) if access.tls.is_some() != state.access.tls.is_some() => {
                     let what = if access.tls.is_some() { "on" } else { "off" };
-                    (self.complain)(&format!(
+                    (self.report_problem)(&format!(
                         "web config {}: TLS cannot be turned {what} while gpuprobe runs: restart it; until then the previous settings stay in force",
                         path.display()
                     ));
                 }
                 Ok(access) => state.access = Arc::new(access),
-                Err(error) => (self.complain)(&format!("{error}; the previous settings stay in force")),
+                Err(error) => (self.report_problem)(&format!("{error}; the previous settings stay in force")),
             }
         }
         Arc::clone(&state.access)

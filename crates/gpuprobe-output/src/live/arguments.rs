@@ -1,6 +1,6 @@
 //! The arguments of a call, in parentheses.
 
-use gpuprobe_event::{Call, Class, DriverCall, Effect, Function, Name, Space, Value, catalogue};
+use gpuprobe_event::{Call, Class, DeviceSyscall, Effect, Function, Name, Space, Value, catalogue};
 
 use crate::units::{push_decimal, push_exact_bytes, push_hex, push_printable, push_quoted, push_signed};
 
@@ -13,7 +13,7 @@ pub(super) fn list(out: &mut String, call: &Call) {
     let function = if call.class == Class::Launch { row(call) } else { None };
     match (function.filter(|f| f.roles.func.is_some()), &call.effect) {
         (Some(function), _) => launch(out, call, function),
-        (None, Effect::DriverCall(ioctl)) if ioctl.device.is_some() => driver(out, call, ioctl),
+        (None, Effect::DeviceSyscall(ioctl)) if ioctl.device.is_some() => driver(out, call, ioctl),
         _ => by_name(out, call),
     }
     out.push(')');
@@ -29,7 +29,7 @@ pub(super) fn by_name(out: &mut String, call: &Call) {
 
 /// A call on a device file of the NVIDIA kernel module: the names of the device and the command replace the file
 /// descriptor and the request number.
-fn driver(out: &mut String, call: &Call, ioctl: &DriverCall) {
+fn driver(out: &mut String, call: &Call, ioctl: &DeviceSyscall) {
     let names = [ioctl.device.as_deref(), ioctl.command.as_deref()];
     for (at, name) in names.into_iter().flatten().enumerate() {
         out.push_str(if at > 0 { ", " } else { "" });

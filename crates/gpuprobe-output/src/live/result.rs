@@ -2,7 +2,7 @@
 
 use gpuprobe_event::catalogue::{EnumTable, ResultKind};
 use gpuprobe_event::counters::CopyDirection;
-use gpuprobe_event::{Api, Call, Class, DriverTime, Effect, Free, Outcome, Value, catalogue, meaning};
+use gpuprobe_event::{Api, Call, Class, DeviceTime, Effect, Free, Outcome, Value, catalogue, meaning};
 
 use super::arguments;
 use super::line_parts::{PLAIN, RED};
@@ -136,7 +136,7 @@ impl Results {
 
 /// ` [driver 3 calls 12.1us]`: system calls into the NVIDIA kernel module during the call, and their time.
 fn below(out: &mut String, call: &Call) {
-    if let Some(DriverTime { calls, ns }) = call.driver {
+    if let Some(DeviceTime { calls, ns }) = call.driver {
         out.push_str(" [driver ");
         push_decimal(out, calls);
         out.push_str(if calls == 1 { " call " } else { " calls " });
@@ -167,7 +167,7 @@ fn effect(out: &mut String, call: &Call) {
         }
         Effect::Transfer(transfer) => {
             if size_unless_shown(out, " moved ", call)
-                && let Some(direction) = transfer.told_direction().map(CopyDirection::as_str)
+                && let Some(direction) = transfer.known_direction().map(CopyDirection::as_str)
                 && !call
                     .args
                     .iter()

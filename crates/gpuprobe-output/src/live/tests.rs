@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{
-    Allocation, Api, DriverCall, DriverTime, Effect, Free, Launch, LossCause, MemoryAmount, Name, Outcome,
+    Allocation, Api, DeviceSyscall, DeviceTime, Effect, Free, Launch, LossCause, MemoryAmount, Name, Outcome,
     Replaced, Space, Tgid, Tid, Transfer, Value, catalogue,
 };
 
@@ -109,7 +109,7 @@ impl Numbers {
                 block: self.flip().then(|| self.dim3()),
                 ..Launch::default()
             }),
-            5 => Effect::DriverCall(DriverCall {
+            5 => Effect::DeviceSyscall(DeviceSyscall {
                 device: self.flip().then(|| self.owned()),
                 command: self.flip().then(|| self.owned()),
             }),
@@ -145,7 +145,7 @@ impl Numbers {
             args: self.flip().then(|| self.values(0)),
             stream: self.flip().then(|| self.next()),
             effect: self.effect(),
-            driver: self.flip().then(|| DriverTime { calls: self.next(), ns: self.next() }),
+            driver: self.flip().then(|| DeviceTime { calls: self.next(), ns: self.next() }),
             stack: self.flip().then(|| (0..self.below(3)).map(|_| self.name()).collect()),
         }
     }

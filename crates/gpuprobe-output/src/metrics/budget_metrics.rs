@@ -1,6 +1,6 @@
 //! Metrics of the budget: the time that probes take, and the functions whose probes were removed for it.
 
-use gpuprobe_analysis::{BudgetReport, LeftOut, Snapshot};
+use gpuprobe_analysis::{BudgetReport, Snapshot, UnprobedFunction};
 
 use super::collect::begin_process;
 use super::metric::{Kind, Metric, PROCESS, metric, with_unit};
@@ -41,7 +41,7 @@ pub(super) const METRICS: &[Metric] = &[
         "Functions that are not probed now because their calls cost more than the budget.",
         |snapshot, samples| {
             of(snapshot, |budget| {
-                samples.number(&[], budget.left_out.iter().filter(|f| f.is_out).count() as u64);
+                samples.number(&[], budget.unprobed.iter().filter(|f| f.is_unprobed).count() as u64);
             });
         },
     ),
@@ -75,9 +75,9 @@ fn ratio(samples: &mut Samples, ratio: f64) {
     samples.decimal(&[], (ratio * 1e6).round() as u64, PLACES);
 }
 
-fn each(snapshot: &Snapshot, mut then: impl FnMut(&LeftOut, &[&str])) {
+fn each(snapshot: &Snapshot, mut then: impl FnMut(&UnprobedFunction, &[&str])) {
     of(snapshot, |budget| {
-        budget.left_out.iter().for_each(|f| then(f, &[f.api.as_str(), f.function]));
+        budget.unprobed.iter().for_each(|f| then(f, &[f.api.as_str(), f.function]));
     });
 }
 

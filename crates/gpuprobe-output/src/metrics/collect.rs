@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use gpuprobe_analysis::leaks::call_sites::number_alike;
+use gpuprobe_analysis::leaks::call_sites::number_duplicates;
 use gpuprobe_analysis::snapshot::GpuMemory;
-use gpuprobe_analysis::{PlaceMemory, ProcessSnapshot, Snapshot, Total};
+use gpuprobe_analysis::{CallSiteMemory, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
 use super::labels::clean;
@@ -54,13 +54,13 @@ pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
 fn each_site(
     snapshot: &Snapshot,
     samples: &mut Samples,
-    value: impl Fn(&PlaceMemory) -> u64,
+    value: impl Fn(&CallSiteMemory) -> u64,
     rest: impl Fn(&Total) -> u64,
 ) {
-    for process in snapshot.places.iter().filter(|p| !p.has_ended) {
+    for process in snapshot.call_sites.iter().filter(|p| !p.has_exited) {
         begin_named(samples, process.pid, &process.name, process.container.as_ref());
         let mut put = |label: &str, n| samples.number(&[label], n);
-        let (shown, others): (Vec<_>, Vec<_>) = process.places.iter().partition(|site| site.has_series);
+        let (shown, others): (Vec<_>, Vec<_>) = process.call_sites.iter().partition(|site| site.has_series);
         site_labels(&shown).iter().zip(&shown).for_each(|(label, site)| put(label, value(site)));
         others.iter().for_each(|site| put(OTHER, value(site)));
         put(OTHER, rest(&process.other));
@@ -68,9 +68,9 @@ fn each_site(
 }
 
 /// Unique labels for call sites: names that were shortened or cleaned may have become equal.
-fn site_labels(sites: &[&PlaceMemory]) -> Vec<String> {
+fn site_labels(sites: &[&CallSiteMemory]) -> Vec<String> {
     let mut labels: Vec<String> = sites.iter().map(|p| clean(&fitted(&p.name, LONGEST_SITE))).collect();
-    number_alike(&mut labels, &sites.iter().map(|p| Arc::clone(&p.place)).collect::<Vec<_>>());
+    number_duplicates(&mut labels, &sites.iter().map(|p| Arc::clone(&p.call_site)).collect::<Vec<_>>());
     labels
 }
 
@@ -87,7 +87,7 @@ pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {
-    for process in snapshot.places.iter().filter(|p| !p.has_ended) {
+    for process in snapshot.call_sites.iter().filter(|p| !p.has_exited) {
         begin_named(samples, process.pid, &process.name, process.container.as_ref());
         samples.number(&[], process.not_followed as u64);
     }
@@ -107,7 +107,7 @@ pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
         begin_process(samples, process);
         let mut written = HashSet::new();
         // sorted by length, the longest first
-        for gap in &process.work.gaps.longest {
+        for gap in &process.gpu_ops.gaps.longest {
             let (after, meanwhile) = (gap.kind.as_str(), gap.meanwhile.unwrap_or("none"));
             if written.insert((after, meanwhile)) {
                 samples.nanoseconds(&[after, meanwhile], gap.ns);

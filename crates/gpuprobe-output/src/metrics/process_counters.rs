@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use gpuprobe_analysis::function_counts::OTHER;
 use gpuprobe_analysis::launches::OTHER_KERNELS;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, MemoryCounts};
-use gpuprobe_analysis::{Gaps, Snapshot, Work};
+use gpuprobe_analysis::{Gaps, GpuOps, Snapshot};
 use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 use gpuprobe_event::cut::cut;
-use gpuprobe_event::{DriverTime, Moved};
+use gpuprobe_event::{DeviceTime, Moved};
 
 use super::collect::begin_process;
 use super::metric::{Kind, Metric, process_labels};
@@ -25,7 +25,7 @@ struct ProcessTotals<'a> {
     failures: &'a [Failure],
     /// `None` if they allocated and freed nothing.
     memory: Option<&'a MemoryCounts>,
-    work: &'a Work,
+    work: &'a GpuOps,
 }
 
 fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
@@ -33,7 +33,7 @@ fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Process
         begin_process(samples, process);
         let memory = (!process.memory.live.is_empty()).then_some(&process.memory);
         let (functions, failures) = (&process.functions, &process.failures);
-        collect(&ProcessTotals { functions, failures, memory, work: &process.work }, samples);
+        collect(&ProcessTotals { functions, failures, memory, work: &process.gpu_ops }, samples);
     }
 }
 
@@ -42,7 +42,7 @@ fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotal
         samples.set_first_labels(&[&past.name]);
         let memory = (past.memory != MemoryCounts::default()).then_some(&past.memory);
         let (functions, failures) = (&past.functions, &past.failures);
-        collect(&ProcessTotals { functions, failures, memory, work: &past.work }, samples);
+        collect(&ProcessTotals { functions, failures, memory, work: &past.gpu_ops }, samples);
     }
 }
 
@@ -265,7 +265,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
 ];
 
 fn each_command(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], CommandTotals)) {
-    let asked = &totals.work.asked;
+    let asked = &totals.work.requests;
     asked.named().for_each(|(device, name, command)| then(&[device.as_str(), name], command));
     if asked.other() != CommandTotals::default() {
         then(&["", OTHER], asked.other());
@@ -289,13 +289,13 @@ fn ioctl_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn unified_faults(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    for (processor, faults) in totals.work.asked.unified().faults().into_iter().filter(|(_, n)| *n > 0) {
+    for (processor, faults) in totals.work.requests.unified().faults().into_iter().filter(|(_, n)| *n > 0) {
         samples.number(&[processor], faults);
     }
 }
 
 fn each_moved(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], Moved)) {
-    let moved = totals.work.asked.unified().moved();
+    let moved = totals.work.requests.unified().moved();
     moved
         .into_iter()
         .filter(|(_, moved)| moved.migrations > 0)
@@ -310,7 +310,7 @@ fn unified_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     each_moved(totals, |labels, moved| samples.number(labels, moved.bytes));
 }
 
-fn each_entered(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], DriverTime)) {
+fn each_entered(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], DeviceTime)) {
     for f in totals.functions.iter().filter(|f| f.driver.calls > 0) {
         then(&[f.api.as_str(), f.function], f.driver);
     }
@@ -331,7 +331,7 @@ fn calls(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 fn durations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     // the time of calls that are only counted at entry is unknown
     let is_timed = |f: &&FunctionCounts| f.calls == 0 || f.latency.iter().any(|n| *n > 0);
-    for f in totals.functions.iter().filter(|f| !f.is_moment).filter(is_timed) {
+    for f in totals.functions.iter().filter(|f| !f.is_instant).filter(is_timed) {
         samples.histogram(&[f.api.as_str(), f.function], &distribution(&f.latency, f.total_ns));
     }
 }

@@ -1,7 +1,7 @@
 //! Metrics of gpuprobe itself: its resources, under the names that every exporter uses, and the requests to its
 //! endpoint. They are read with the snapshot, so a scrape is counted in the next snapshot.
 
-use gpuprobe_analysis::{OwnProcess, Snapshot};
+use gpuprobe_analysis::{SelfMetrics, Snapshot};
 
 use super::metric::{Kind, Metric, metric, with_unit};
 use super::samples::Samples;
@@ -89,8 +89,8 @@ pub(super) const METRICS: &[Metric] = &[
     ),
 ];
 
-fn resources(snapshot: &Snapshot, then: impl FnOnce(&OwnProcess)) {
-    if let Some(own) = &snapshot.own {
+fn resources(snapshot: &Snapshot, then: impl FnOnce(&SelfMetrics)) {
+    if let Some(own) = &snapshot.self_metrics {
         then(own);
     }
 }

@@ -2,9 +2,9 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::budget::ProcessCost;
 use gpuprobe_analysis::{
-    BudgetReport, Holdings, LeftOut, LibraryProbes, ProcessInfo, ProcessSnapshot, Rules,
+    BudgetReport, LibraryProbes, LiveMemory, ProcessInfo, ProcessSnapshot, Rules, UnprobedFunction,
 };
-use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
+use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{Api, Frame, Losses, SiteId, Tgid};
 
 use super::*;
@@ -83,18 +83,18 @@ fn no_two_call_sites_share_a_label() {
         process,
         site: SiteId(site),
         gpu: None,
-        held: Held { live_bytes: 1 << site, live_allocations: 1 },
+        live: LiveTotals { live_bytes: 1 << site, live_allocations: 1 },
         allocations: 1,
         allocated_bytes: 1 << site,
         ended_allocations: 0,
         ended_bytes: 0,
     };
-    let mut holdings = Holdings::new(Rules { warm_up_ns: 1 }, false);
+    let mut holdings = LiveMemory::new(Rules { warm_up_ns: 1 }, false);
     let rows: Vec<_> = (0..4).map(row).collect();
     holdings.feed(&rows, &HashMap::from([(process, ProcessInfo::default())]), 1);
     (0..4).zip(names).for_each(|(site, name)| holdings.name(SiteId(site), stack(name)));
-    let places = holdings.report(&Losses::default(), 1).processes;
-    let text = encode(&Snapshot { places, ..Snapshot::default() }, Format::Prometheus);
+    let call_sites = holdings.report(&Losses::default(), 1).processes;
+    let text = encode(&Snapshot { call_sites, ..Snapshot::default() }, Format::Prometheus);
     let mut values: Vec<u64> = text
         .lines()
         .filter(|line| line.starts_with("gpuprobe_memory_site_live_bytes{"))
@@ -116,13 +116,13 @@ fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process
         functions: Vec::new(),
         failures: Vec::new(),
         memory: Default::default(),
-        work: Default::default(),
+        gpu_ops: Default::default(),
         allocations: Vec::new(),
     };
-    let left_out = |function, is_out, times| LeftOut {
+    let unprobed = |function, is_unprobed, times| UnprobedFunction {
         api: Api::Driver,
         function,
-        is_out,
+        is_unprobed,
         times,
         missed_ns: 2_500_000_000,
         since_ns: 1_000_000_000,
@@ -130,7 +130,7 @@ fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process
     let budget = BudgetReport {
         start_unix: 0.0,
         share: Some(0.02),
-        left_out: vec![left_out("cuLaunchKernel", true, 3), left_out("cuMemcpyHtoD_v2", false, 1)],
+        unprobed: vec![unprobed("cuLaunchKernel", true, 3), unprobed("cuMemcpyHtoD_v2", false, 1)],
         processes: vec![ProcessCost { pid: 7, instance: 3, share: 0.0123456 }],
     };
     let snapshot = Snapshot { processes: vec![process.into()], budget: Some(budget), ..Snapshot::default() };

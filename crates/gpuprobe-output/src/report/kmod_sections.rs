@@ -1,13 +1,13 @@
 //! The sections about the NVIDIA kernel module: its commands, and its share of each function's time.
 
-use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer};
+use gpuprobe_analysis::{CommandSummary, KernelModuleSummary, Layer};
 
 use super::sections::{MOST_ROWS, end_table, table};
 use super::svg::{bar, distribution, escape, put};
 use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::units::duration;
 
-pub(super) fn sections(out: &mut String, driver: &DriverSummary) {
+pub(super) fn sections(out: &mut String, driver: &KernelModuleSummary) {
     if driver.is_empty() {
         return;
     }

@@ -1,6 +1,6 @@
 //! The timeline: the calls of threads, and the calls that submitted operations to streams.
 
-use gpuprobe_analysis::timeline::{Bin, Doing, Row, TimelineReport};
+use gpuprobe_analysis::timeline::{Activity, Bin, Row, TimelineReport};
 
 use super::svg::{escape, put};
 use crate::timeline::label;
@@ -16,7 +16,7 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
         return;
     }
     out.push_str("<h2>Timeline</h2>\n<p class=\"legend\">");
-    for doing in Doing::ALL.into_iter().filter(|doing| *doing != Doing::Kernel || report.has_driver()) {
+    for doing in Activity::ALL.into_iter().filter(|doing| *doing != Activity::Kernel || report.has_driver()) {
         let name = doing.as_str();
         put!(out, "<span><i style=\"background:var(--{name})\"></i>{name}</span>");
     }
@@ -49,8 +49,8 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
     if hidden > 0 {
         put!(out, "<p>{} with fewer calls are not drawn</p>\n", count(hidden as u64, "row", "rows"));
     }
-    if report.left_out > 0 {
-        let calls = count(report.left_out, "call", "calls");
+    if report.calls_without_row > 0 {
+        let calls = count(report.calls_without_row, "call", "calls");
         put!(out, "<p>{calls} of further threads and streams are not drawn</p>\n");
     }
 }
@@ -87,13 +87,13 @@ fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
 }
 
 /// The activity that took most of a column, and how much of the column was used, in tenths.
-fn look(bin: &Bin, column_ns: u64) -> Option<(Doing, u64)> {
+fn look(bin: &Bin, column_ns: u64) -> Option<(Activity, u64)> {
     let all = bin.iter().copied().fold(0, u64::saturating_add);
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
     // rounded, because a call that fills its column may reach into the next one by a nanosecond
     let (all_ns, column_ns) = (u128::from(all), u128::from(column_ns.max(1)));
     let height = ((all_ns * 10 + column_ns / 2) / column_ns).clamp(2, 10);
-    (all > 0).then_some((Doing::ALL[most], u64::try_from(height).unwrap_or(10)))
+    (all > 0).then_some((Activity::ALL[most], u64::try_from(height).unwrap_or(10)))
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
             Row { tgid: Tgid(pid), process: "p".into(), lane, calls: pid.into(), bins }
         };
         let rows: Vec<_> = (1..=60).map(row).collect();
-        let report = TimelineReport { from_ns: 5, to_ns: 9, rows, left_out: 3 };
+        let report = TimelineReport { from_ns: 5, to_ns: 9, rows, calls_without_row: 3 };
         let mut out = String::new();
         timeline(&mut out, &report);
         let drawn: Vec<u32> = (1..=60).filter(|pid| out.contains(&format!(">thread {pid}<"))).collect();

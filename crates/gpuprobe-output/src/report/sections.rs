@@ -1,7 +1,7 @@
 //! The sections of the page with tables, curves and flame graphs.
 
 use gpuprobe_analysis::copies::effective;
-use gpuprobe_analysis::timeline::Doing;
+use gpuprobe_analysis::timeline::Activity;
 use gpuprobe_analysis::{ReplayReport, SummaryReport};
 use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::HostMemory;
@@ -19,7 +19,7 @@ pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
     let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
     let (launches, _, copied) = op_totals(summary);
-    let kernels = launches.saturating_add(summary.work.graphs.derived);
+    let kernels = launches.saturating_add(summary.gpu_ops.graphs.derived);
     let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
     let lost = summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
     let mut figures = [
@@ -32,7 +32,7 @@ pub(super) fn figures(out: &mut String, report: &ReplayReport) {
         (summary.outermost_errors.to_string(), "errors"),
         (lost.to_string(), "lost"),
     ];
-    if summary.only_begun {
+    if summary.only_entries {
         // all figures between the calls and the losses come from returns, which were not recorded
         figures[2..7].iter_mut().for_each(|(value, _)| *value = "-".to_owned());
     }
@@ -109,7 +109,7 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
 }
 
 pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
-    let ops = &summary.work;
+    let ops = &summary.gpu_ops;
     let lines = graphs(&ops.graphs);
     if ops.kernels.is_empty() && lines.is_empty() {
         return;
@@ -138,7 +138,7 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
 }
 
 pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
-    let copies = &summary.work.copies;
+    let copies = &summary.gpu_ops.copies;
     if copies.is_empty() {
         return;
     }
@@ -187,7 +187,7 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
     for f in summary.functions.iter().take(MOST_ROWS) {
         let name = escape(&f.name);
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
-        let class = Doing::of(f.class).as_str();
+        let class = Activity::of(f.class).as_str();
         put!(
             out,
             "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",

@@ -3,7 +3,7 @@
 
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::effective;
-use gpuprobe_analysis::{Advice, GapTotals, Gaps, KernelLaunches, Work};
+use gpuprobe_analysis::{Advice, CudaKernelLaunches, GapTotals, Gaps, GpuOps};
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 
 use super::incomplete::marked;
@@ -25,7 +25,7 @@ const BAR: usize = 8;
 /// CUDA kernels with a row of their own.
 const MOST_KERNELS: usize = 25;
 
-pub(super) fn launches(out: &mut String, ops: &Work, fit: Fit, is_incomplete: bool) {
+pub(super) fn launches(out: &mut String, ops: &GpuOps, fit: Fit, is_incomplete: bool) {
     let graphs = graphs(&ops.graphs);
     if ops.kernels.is_empty() && graphs.is_empty() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn launches(out: &mut String, ops: &Work, fit: Fit, is_incomplete: bo
     }
 }
 
-fn kernels(out: &mut String, kernels: &[KernelLaunches], fit: Fit) {
+fn kernels(out: &mut String, kernels: &[CudaKernelLaunches], fit: Fit) {
     use Align::{Left, Right};
     let titles = ["launches", "failed", "threads", "grid", "block", "shared", "streams", "launch call"];
     let mut table = vec![titles.map(str::to_owned).to_vec()];
@@ -78,7 +78,7 @@ fn push_bars(table: &mut [Vec<String>], values: &[u64]) {
     table.iter_mut().zip(bars).for_each(|(row, bar)| row.push(bar));
 }
 
-fn cells(kernel: &KernelLaunches) -> Vec<String> {
+fn cells(kernel: &CudaKernelLaunches) -> Vec<String> {
     // a call may launch on several devices at once
     let calls = kernel.totals.latency.iter().fold(0, |sum: u64, n| sum.saturating_add(*n));
     let calls = if calls == 0 { kernel.totals.launches.saturating_add(kernel.totals.errors) } else { calls };
@@ -106,7 +106,7 @@ fn range((least, most): ([u32; 3], [u32; 3])) -> String {
     if least == most { text(least) } else { format!("{}..{}", text(least), text(most)) }
 }
 
-pub(super) fn copies(out: &mut String, ops: &Work, is_incomplete: bool) {
+pub(super) fn copies(out: &mut String, ops: &GpuOps, is_incomplete: bool) {
     use Align::{Left, Right};
     let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
     let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);

@@ -25,7 +25,7 @@ impl Incomplete {
             report.losses.iter().any(|loss| loss.count > 0 && loss.cause.affects().contains(&figures))
         };
         let calls = any(Figures::Events);
-        let memory = any(Figures::Memory) || calls && !report.memory_is_counted;
+        let memory = any(Figures::Memory) || calls && !report.memory_from_tables;
         Self {
             calls,
             gpu_ops: calls || any(Figures::Work),
@@ -47,9 +47,9 @@ mod tests {
 
     use super::*;
 
-    fn of(cause: LossCause, memory_is_counted: bool) -> Incomplete {
+    fn of(cause: LossCause, memory_from_tables: bool) -> Incomplete {
         let losses = vec![LossCount { cause, count: 1 }];
-        Incomplete::of(&SummaryReport { losses, memory_is_counted, ..SummaryReport::default() })
+        Incomplete::of(&SummaryReport { losses, memory_from_tables, ..SummaryReport::default() })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The sections about the NVIDIA kernel module: its commands, and its share of each function's time.
 
 use gpuprobe_analysis::distribution::Bucket;
-use gpuprobe_analysis::{CommandSummary, DriverSummary, Layer, SummaryReport};
+use gpuprobe_analysis::{CommandSummary, KernelModuleSummary, Layer, SummaryReport};
 
 use super::gpu_op_tables::{LEAST_NAME, LONGEST_IN_FILE, WIDTH};
 use super::layout::{Fit, heading, line, name};
@@ -23,7 +23,7 @@ pub(super) fn classic(report: &SummaryReport) -> String {
         return String::new();
     }
     let ioctls = driver.calls_of("ioctl");
-    let time = if report.only_begun {
+    let time = if report.only_entries {
         "not known".to_owned()
     } else {
         format!("{}.{:03} ms", ioctls.ns / 1_000_000, ioctls.ns / 1000 % 1000)
@@ -37,7 +37,7 @@ pub(super) fn classic(report: &SummaryReport) -> String {
     out
 }
 
-pub(super) fn tables(out: &mut String, driver: &DriverSummary, fit: Fit) {
+pub(super) fn tables(out: &mut String, driver: &KernelModuleSummary, fit: Fit) {
     if !driver.commands.is_empty() {
         heading(out, "driver (NVIDIA kernel module), by command");
         commands(out, &driver.commands, fit);

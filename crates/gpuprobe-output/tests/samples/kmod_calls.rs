@@ -1,6 +1,6 @@
 //! CUDA calls with system calls into the NVIDIA kernel module.
 
-use gpuprobe_event::{Api, Call, Class, DriverCall, DriverTime, Effect, Event, Tid};
+use gpuprobe_event::{Api, Call, Class, DeviceSyscall, DeviceTime, Effect, Event, Tid};
 
 use super::call;
 
@@ -8,8 +8,10 @@ use super::call;
 fn system_call(id: u64, parent: Option<u64>, name: &str, ns: u64, command: Option<&'static str>) -> Call {
     // inner calls follow each other inside the outer call
     let start_ns = parent.map_or(id * 1_000_000, |_| 1_005_000 + (id - 3) * 15_000);
-    let effect =
-        Effect::DriverCall(DriverCall { device: Some("nvidiactl".into()), command: command.map(Into::into) });
+    let effect = Effect::DeviceSyscall(DeviceSyscall {
+        device: Some("nvidiactl".into()),
+        command: command.map(Into::into),
+    });
     Call { parent, start_ns, status: None, effect, ..call(id, Api::Kernel, name, ns, 0) }
 }
 
@@ -26,7 +28,7 @@ pub(crate) fn kmod_events() -> Vec<Event> {
         effect: Effect::None,
         ..system_call(id, None, "ioctl", ns, None)
     };
-    let driver = Some(DriverTime { calls: 3, ns: 61_000 });
+    let driver = Some(DeviceTime { calls: 3, ns: 61_000 });
     let inner = [
         system_call(3, Some(2), "ioctl", 45_000, Some("NV_ESC_RM_ALLOC(NV01_MEMORY_LOCAL_USER)")),
         system_call(6, Some(2), "ioctl", 12_000, Some(INFO)),

@@ -221,7 +221,7 @@ fn changes() -> Vec<Event> {
             ns_pid: None,
             container: container.map(Into::into),
             exit_status,
-            held: Vec::new(),
+            live: Vec::new(),
         })
     };
     vec![

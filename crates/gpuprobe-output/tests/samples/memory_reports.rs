@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::{Holdings, MemoryReport, ProcessInfo, ProcessPlaces, Rules};
+use gpuprobe_analysis::{LiveMemory, MemoryReport, ProcessCallSites, ProcessInfo, Rules};
 use gpuprobe_event::counters::{self, Allocation, ProcessKey, SiteMemory};
 use gpuprobe_event::{Container, Frame, LossCause, Losses, SiteId, Space};
 
@@ -65,7 +65,7 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
         process,
         site: SiteId(site as u32 + 1),
         gpu: Some(0),
-        held: counters::Held { live_bytes: live * bytes, live_allocations: live },
+        live: counters::LiveTotals { live_bytes: live * bytes, live_allocations: live },
         allocations,
         allocated_bytes: allocations * bytes,
         ended_allocations: 0,
@@ -77,7 +77,7 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
 /// process that exited.
 pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
     let (train, late, exited) = (key(4242, 1), key(77, 1), key(99, 1));
-    let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
+    let mut holdings = LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str, container: Option<&str>, exited_at_ns| ProcessInfo {
         name: name.to_owned(),
         container: container.map(|id| Container { id: id.to_owned(), pod: None }),
@@ -115,7 +115,7 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
         since_ns,
         site: SiteId(site),
     };
-    holdings.date(&[oldest(1, SECOND), oldest(2, 2 * SECOND), oldest(4, 39 * SECOND)], |ns| ns);
+    holdings.set_ages(&[oldest(1, SECOND), oldest(2, 2 * SECOND), oldest(4, 39 * SECOND)], |ns| ns);
     let mut lost = Losses::default();
     losses.iter().for_each(|(cause, count)| lost.add(*cause, *count));
     holdings.report(&lost, 40 * SECOND)
@@ -125,7 +125,7 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
 pub(crate) fn many_sites_report() -> MemoryReport {
     const SITES: usize = 1030;
     let (crowd, contexts) = (key(4242, 1), key(77, 1));
-    let mut holdings = Holdings::new(Rules { warm_up_ns: 5 * SECOND }, true);
+    let mut holdings = LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str| ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
     let processes = HashMap::from([(crowd, info("crowd")), (contexts, info("contexts"))]);
     for second in 1..=40 {
@@ -146,6 +146,6 @@ pub(crate) fn many_sites_report() -> MemoryReport {
 }
 
 /// The processes of [`memory_report`], for metrics.
-pub(crate) fn places() -> Vec<ProcessPlaces> {
+pub(crate) fn call_sites() -> Vec<ProcessCallSites> {
     memory_report(&[]).processes
 }

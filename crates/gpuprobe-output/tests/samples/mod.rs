@@ -10,21 +10,21 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{
-    Asked, CostReport, Ended, EndedProcess, Inputs, Launched, LibraryProbes, Measured, ProcessInfo, Snapshot,
-    Target, TierCost, costs, judge,
+    CostReport, ExitedProcess, ExitedProcesses, Inputs, KernelModuleRequests, LaunchTracker, LibraryProbes,
+    Measured, ProcessInfo, Snapshot, Target, TierCost, costs, judge,
 };
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, CopyDirection, FailureCounts, Held, LATENCY_BUCKETS, ProcessKey,
-    ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, CopyDirection, FailureCounts, GpuOpRows, LATENCY_BUCKETS,
+    LiveTotals, ProcessKey, ProcessMemory,
 };
 use gpuprobe_event::decode::Words;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{
-    Api, Call, Container, DriverTime, Effect, Event, Free, GpuNumbers, HostGpu, LossCause, LossEvent, Losses,
+    Api, Call, Container, DeviceTime, Effect, Event, Free, GpuNumbers, HostGpu, LossCause, LossEvent, Losses,
     MemoryAmount, Outcome, PciAddress, Pod, ProcessChange, ProcessEvent, SiteId, Space, Tgid, Tid, Transfer,
     Uuid, catalogue, decode, effect,
 };
-use memory_reports::places;
+use memory_reports::call_sites;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -74,7 +74,7 @@ fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>
         ns_pid: None,
         container: None,
         exit_status,
-        held: Vec::new(),
+        live: Vec::new(),
     })
 }
 
@@ -140,25 +140,25 @@ fn counts(process: ProcessKey, api: Api, name: &str, calls: u64, log2: usize) ->
     latency[log2] = calls;
     // half of the allocations enter the NVIDIA kernel module
     let entered = if name == "cuMemAlloc_v2" { calls / 2 } else { 0 };
-    let driver = DriverTime { calls: entered, ns: (entered << log2) / 2 };
+    let driver = DeviceTime { calls: entered, ns: (entered << log2) / 2 };
     CallCounts { process, function, calls, errors: 0, bytes: 0, total_ns: calls << log2, driver, latency }
 }
 
 fn failures(process: ProcessKey, rows: &[(&str, i64, u64)]) -> Vec<FailureCounts> {
     let row = |&(name, status, count): &(&str, i64, u64)| FailureCounts {
         process,
-        way: Some((catalogue().lookup(Api::Driver, None, name).expect(name).id, status)),
+        failure: Some((catalogue().lookup(Api::Driver, None, name).expect(name).id, status)),
         count,
     };
     rows.iter().map(row).collect()
 }
 
-fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
-    let mut held = [Held::default(); Space::ALL.len()];
+fn memory(process: ProcessKey, device: LiveTotals) -> ProcessMemory {
+    let mut held = [LiveTotals::default(); Space::ALL.len()];
     held[Space::Device as usize] = device;
     ProcessMemory {
         process,
-        held,
+        live: held,
         allocated_bytes: 24_000_000,
         freed_bytes: 24_000_000 - device.live_bytes,
         allocations: 3,
@@ -175,21 +175,21 @@ fn memory(process: ProcessKey, device: Held) -> ProcessMemory {
 }
 
 /// Three exited processes that are summed up by name.
-fn past() -> Ended {
-    let mut ended = Ended::bounded(0);
+fn past() -> ExitedProcesses {
+    let mut exited = ExitedProcesses::bounded(0);
     for (tgid, name) in [(51, "short"), (52, "brief\0"), (53, "short")] {
         let key = key(tgid, 1);
         let info = ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
         let mut launches = counts(key, Api::Driver, "cuLaunchKernel", 5, 14);
         launches.errors = 1;
         let calls = vec![launches, counts(key, Api::Driver, "cuMemAlloc_v2", 3, 18)];
-        let memory = Some(memory(key, Held { live_bytes: 1_000_000, live_allocations: 1 }));
+        let memory = Some(memory(key, LiveTotals { live_bytes: 1_000_000, live_allocations: 1 }));
         let failures = failures(key, &[("cuLaunchKernel", 700, 1)]);
-        let work = if tgid == 51 { op_rows::rows(key) } else { WorkRows::default() };
-        ended.keep(EndedProcess { key, info, calls, failures, memory, work });
-        ended.make_room(|_| false);
+        let work = if tgid == 51 { op_rows::rows(key) } else { GpuOpRows::default() };
+        exited.keep(ExitedProcess { key, info, calls, failures, memory, gpu_ops: work });
+        exited.make_room(|_| false);
     }
-    ended
+    exited
 }
 
 /// The numbering of a process whose first GPU is not the host's first.
@@ -202,10 +202,11 @@ fn first_is(host: u8) -> GpuNumbers {
 /// The memory of a process in two contexts, and the GPUs of the host, one of them without a UUID.
 fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
     let context = |gpu: u8| {
-        let mut held = [Held::default(); Space::ALL.len()];
+        let mut held = [LiveTotals::default(); Space::ALL.len()];
         let live_allocations = u64::from(gpu == 0);
-        held[Space::Device as usize] = Held { live_bytes: 8_000_000 * live_allocations, live_allocations };
-        ContextMemory { process, gpu: Some(gpu), held }
+        held[Space::Device as usize] =
+            LiveTotals { live_bytes: 8_000_000 * live_allocations, live_allocations };
+        ContextMemory { process, gpu: Some(gpu), live: held }
     };
     let gpu = |index: u8, uuid| HostGpu {
         index,
@@ -234,7 +235,7 @@ pub(crate) fn snapshot() -> Snapshot {
         counts(train, Api::Driver, "cuCtxSynchronize", 2, 0),
         counts(exited, Api::Runtime, "cudaMalloc", 3, 16),
     ];
-    let live = Held { live_bytes: 8_000_000, live_allocations: 1 };
+    let live = LiveTotals { live_bytes: 8_000_000, live_allocations: 1 };
     let info = |name: &str, exited_at_ns| ProcessInfo {
         name: name.to_owned(),
         exited_at_ns,
@@ -244,11 +245,12 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, live) };
     let (contexts, gpus) = on_two_gpus(train);
-    let (rows, mut launched, mut asked) = (op_rows::rows(train), Launched::default(), Asked::default());
-    asked.look(&rows.commands);
-    rows.unified.iter().for_each(|(_, totals)| asked.look_at_unified(totals));
+    let (rows, mut launched, mut requests) =
+        (op_rows::rows(train), LaunchTracker::default(), KernelModuleRequests::default());
+    requests.update(&rows.commands);
+    rows.unified.iter().for_each(|(_, totals)| requests.update_unified(totals));
     // the second look is so late that kernels without a name are final
-    [0, u64::MAX].iter().for_each(|&at| launched.look(&rows.launches, at));
+    [0, u64::MAX].iter().for_each(|&at| launched.update(&rows.launches, at));
     let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
@@ -257,14 +259,14 @@ pub(crate) fn snapshot() -> Snapshot {
         failures: &failures(train, &[("cuMemcpyHtoD_v2", 1, 1), ("cuMemcpyHtoD_v2", 4242, 2)]),
         memory: &[unexplained, memory(exited, live)],
         allocations: &[allocation(train, 0x7989_d800_0000)],
-        work: &rows,
-        places: &places(),
+        gpu_ops: &rows,
+        call_sites: &call_sites(),
         processes: &HashMap::from([
-            (train, ProcessInfo { gpus: first_is(1), launched, asked, ..info("a\"b\\c\nd", None) }),
+            (train, ProcessInfo { gpus: first_is(1), launched, requests, ..info("a\"b\\c\nd", None) }),
             (again, info("a\"b\\c\nd", None)),
             (exited, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),
-        ended: &past(),
+        exited: &past(),
         losses: &losses,
         libraries: &[LibraryProbes {
             path: "/usr/lib/x86_64-linux-gnu/libcuda.so.550.54.14".to_owned(),
@@ -300,7 +302,8 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
     let at = |unix_seconds, live: Option<usize>, exited_at_ns| {
         let allocations: Vec<_> =
             BLOCKS.iter().take(live.unwrap_or(0)).map(|&p| allocation(app, p)).collect();
-        let live_blocks = |n: usize| Held { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
+        let live_blocks =
+            |n: usize| LiveTotals { live_bytes: 8_000_000 * n as u64, live_allocations: n as u64 };
         Snapshot::build(&Inputs {
             contexts: &[],
             gpus: &[],
@@ -308,13 +311,13 @@ pub(crate) fn classic_sequence() -> Vec<Snapshot> {
             failures: &[],
             memory: &live.map(|n| memory(app, live_blocks(n))).into_iter().collect::<Vec<_>>(),
             allocations: &allocations,
-            work: &WorkRows::default(),
-            places: &[],
+            gpu_ops: &GpuOpRows::default(),
+            call_sites: &[],
             processes: &HashMap::from([(
                 app,
                 ProcessInfo { name: "app".to_owned(), exited_at_ns, ..ProcessInfo::default() },
             )]),
-            ended: &Ended::default(),
+            exited: &ExitedProcesses::default(),
             losses: &Losses::default(),
             libraries: &[],
             skipped: &[],

@@ -69,5 +69,5 @@ pub(crate) fn states(snapshot: &Snapshot) -> GpuStates {
     let xids = vec![XidCount { id: first().id, xid: 79, count: 2 }];
     let readings = GpuReadings { is_up: true, gpus: vec![first(), second()], xids };
     let others = HashMap::from([(Tgid(5000), "other\x1b".to_owned())]);
-    GpuStates::build(&readings, snapshot, &others, Compared::Everybody)
+    GpuStates::build(&readings, snapshot, &others, Compared::AllProcesses)
 }

@@ -1,8 +1,8 @@
 //! Launches, graphs, copies, gaps and ioctls of one process.
 
 use gpuprobe_event::counters::{
-    CommandCounts, CommandTotals, CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GraphCounts,
-    HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps, WorkRows,
+    CommandCounts, CommandTotals, CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GpuOpRows,
+    GraphCounts, HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps,
 };
 use gpuprobe_event::driver::{CommandCode, DeviceKind, Version, command_name};
 use gpuprobe_event::{Api, Moved, UnifiedTotals, catalogue};
@@ -48,7 +48,7 @@ pub(crate) fn unified() -> UnifiedTotals {
 }
 
 /// More CUDA kernels than have series of their own, and names that must be escaped or cut.
-pub(crate) fn rows(process: ProcessKey) -> WorkRows {
+pub(crate) fn rows(process: ProcessKey) -> GpuOpRows {
     let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
     let hard = "a\"b\\c\nd".to_owned() + &"x".repeat(10_000);
     let mut launches: Vec<_> = few.collect();
@@ -74,7 +74,7 @@ pub(crate) fn rows(process: ProcessKey) -> WorkRows {
     let mut short = [0; LATENCY_BUCKETS];
     (short[12], short[LATENCY_BUCKETS - 1]) = (60, 40);
     let between = GapCounts { gaps: 100, total_ns: 90_000_000_000, lengths: short };
-    WorkRows {
+    GpuOpRows {
         calls: Vec::new(),
         commands: commands(process),
         unified: vec![(process, unified())],

@@ -1,7 +1,7 @@
 //! Renders a trace in all output formats and checks what must be true for any input. The tests here use damaged traces,
 //! the fuzzer in `fuzz/` uses arbitrary bytes.
 
-use gpuprobe_analysis::{Picture, Replay, ReplayReport};
+use gpuprobe_analysis::{Replay, ReplayReport, TimelineBuilder};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
 use gpuprobe_output::report::{Source, html};
 use gpuprobe_output::{Conversion, Fit, Target, summary, timeline};
@@ -25,7 +25,7 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
     let mut reader = Reader::new(bytes).ok()?;
     let meta = reader.meta().clone();
     let mut replay = Replay::default();
-    let mut part = Picture::new(Some(NS_PER_SECOND / 100), Some(NS_PER_SECOND));
+    let mut part = TimelineBuilder::new(Some(NS_PER_SECOND / 100), Some(NS_PER_SECOND));
     let mut outputs = Target::ALL.map(|_| Vec::new());
     let mut conversions: Vec<_> = Target::ALL
         .into_iter()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use gpuprobe_capture::{KernelHook, Tier, TracepointHook};
+use gpuprobe_capture::{LinuxFunctionHook, Tier, TracepointHook};
 use gpuprobe_event::Hooks;
 
 /// The value of `--kernel` without a glob: only the device files of the NVIDIA kernel module.
@@ -39,6 +39,6 @@ pub(crate) struct AttachArgs {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResolvedHooks {
     pub(crate) hooks: Arc<Hooks>,
-    pub(crate) functions: Vec<KernelHook>,
+    pub(crate) functions: Vec<LinuxFunctionHook>,
     pub(crate) tracepoints: Vec<TracepointHook>,
 }

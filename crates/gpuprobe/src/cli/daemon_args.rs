@@ -20,7 +20,7 @@ const MOST_ALLOCATIONS: i64 = 1 << 26;
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct NvmlArgs {
     /// Folder in which the NVIDIA kernel module lists the host's GPUs; set it if the host's /proc is mounted elsewhere
-    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::DRIVER_FOLDER)]
+    #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::NVIDIA_PROC_FOLDER)]
     pub(crate) driver_folder: PathBuf,
     /// NVIDIA's management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read
     #[arg(long, value_name = "LIBRARY", default_value = gpuprobe_capture::NVML_LIBRARY)]

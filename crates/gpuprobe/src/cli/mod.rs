@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_daemons_table_sizes_have_limits_and_the_defaults_of_capture() {
-        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::live::exited::MOST_ENDED);
+        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::live::exited::MOST_EXITED);
         let daemon = parse(&["--max-processes", "9", "--max-allocations", "5000000"]).daemon;
         assert_eq!(
             (daemon.max_processes, daemon.max_allocations, daemon.max_counters),

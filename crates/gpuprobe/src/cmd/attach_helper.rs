@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gpuprobe_capture::{Ended, Kept, TargetList, give_up_privileges, refuse_system_calls};
+use gpuprobe_capture::{HelperEnd, HelperServer, TargetList, drop_privileges, install_seccomp_filter};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -20,21 +20,21 @@ const BETWEEN_CHECKS: Duration = Duration::from_millis(50);
 pub(crate) fn run(args: &AttachHelperArgs) -> Result<u8> {
     // when a whole service or container is ended, the helper gets the signal too, but the parent still needs it
     let _blocked = Signals::block()?;
-    let mut links = Kept::receive(&args.files, args.pauses).context("cannot take over the probes")?;
+    let mut links = HelperServer::receive(&args.files, args.pauses).context("cannot take over the probes")?;
     if !args.pauses {
         // the helper of a daemon: it resumes no processes, and may run for months
-        give_up_privileges(args.perf).context("cannot give up privileges")?;
+        drop_privileges(args.perf).context("cannot give up privileges")?;
         // if seccomp filters are not supported, the daemon reports it
-        refuse_system_calls().context("cannot install the seccomp filter")?;
+        install_seccomp_filter().context("cannot install the seccomp filter")?;
     }
     let ended = links.serve(io::stdin().lock(), io::stdout().lock());
     // the parent was killed or failed, and may have left processes paused
-    let must_resume = args.pauses && ended == Ended::Gone;
+    let must_resume = args.pauses && ended == HelperEnd::ClientExited;
     while {
         if must_resume {
             resume_all(links.targets());
         }
-        links.take_some_out()
+        links.detach_some()
     } {}
     for _ in 0..if must_resume { CHECKS } else { 0 } {
         resume_all(links.targets());
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &AttachHelperArgs) -> Result<u8> {
 
 fn resume_all(targets: &TargetList) {
     for tgid in targets.tgids() {
-        targets.let_go(tgid);
+        targets.release(tgid);
         if is_stopped(tgid) {
             kill(Pid::from_raw(tgid.cast_signed()), Signal::SIGCONT).ok();
         }

@@ -4,7 +4,7 @@ use std::io;
 
 use anyhow::Result;
 use gpuprobe_capture::{
-    Urgent, give_up_privileges, give_up_privileges_but_for_children, refuse_system_calls,
+    Urgent, drop_privileges, drop_privileges_except_for_children, install_seccomp_filter,
 };
 use gpuprobe_discover::{serve_files, start_readers};
 
@@ -14,13 +14,13 @@ use crate::session::probes::helper_commands;
 pub(crate) fn run(args: &FileReaderArgs) -> Result<u8> {
     // other users control the files that it reads; an error only means that there are no privileges to give up
     if args.starter {
-        give_up_privileges_but_for_children().ok();
+        drop_privileges_except_for_children().ok();
         start_readers(|| helper_commands::file_reader(args.pauses))?;
         return Ok(0);
     }
     let _urgent = args.pauses.then(Urgent::begin);
-    give_up_privileges(false).ok();
-    refuse_system_calls().ok();
+    drop_privileges(false).ok();
+    install_seccomp_filter().ok();
     serve_files(io::stdin().lock(), io::stdout().lock())?;
     Ok(0)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_analysis::{Holdings, Rules};
+use gpuprobe_analysis::{LiveMemory, Rules};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc_offset_seconds};
 use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
@@ -43,7 +43,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
     let hooks = Arc::clone(&args.attach.resolved.hooks);
     let config = CaptureConfig {
         only_targets: !args.pids.is_empty() || !args.command.is_empty(),
-        hold: !args.command.is_empty(),
+        pause_targets: !args.command.is_empty(),
         sites: true,
         ..config(&args.attach)
     };
@@ -55,7 +55,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         entry_counted: Vec::new(),
     };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
-    let live_memory = Holdings::new(Rules::after(args.warm_up), true);
+    let live_memory = LiveMemory::new(Rules::after(args.warm_up), true);
     let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
     let observer = Observer::new(probes, Processes::new(0), Some(live_memory)).with_gpus(gpus);
     let is_host = args.pids.is_empty() && args.command.is_empty();
@@ -112,7 +112,7 @@ impl<'a> View<'a> {
         let size = self.file.is_none().then(|| terminal_size(io::stdout())).flatten();
         let options = MemoryOptions {
             width: size.map_or(WIDTH, |(columns, _)| columns.into()),
-            ways: self.args.sites,
+            stacks: self.args.sites,
             strokes: strokes(),
             utc_offset_seconds: utc_offset_seconds(now),
         };

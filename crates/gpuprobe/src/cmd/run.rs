@@ -57,8 +57,11 @@ impl RecordedCommand {
 pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
     let hooks = Arc::clone(&args.attach.resolved.hooks);
     let selection = Selection::from_globs(&args.events, &hooks)?.following_gpu_ops();
-    let config =
-        CaptureConfig { only_targets: true, hold: true, ..capture_config_of_recording(args, &selection) };
+    let config = CaptureConfig {
+        only_targets: true,
+        pause_targets: true,
+        ..capture_config_of_recording(args, &selection)
+    };
     let budget = args.budget.map(|share| ProbeBudget::measured(share, &config, collect(args))).transpose()?;
     let probes = Probes::new(&config, selection, collect(args), args.attach.verbose)?;
     let mut probes = probes.with_hooks(hooks).with_budget(budget);

@@ -4,7 +4,7 @@ use std::io::stdout;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use gpuprobe_analysis::{Extent, Picture};
+use gpuprobe_analysis::{Extent, TimelineBuilder};
 use gpuprobe_capture::terminal_size;
 use gpuprobe_output::units::seconds;
 
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &TimelineArgs) -> Result<u8> {
         bail!("--to is not after --from: give a later time");
     }
     let mut input = TraceInput::open(&args.trace)?;
-    let mut picture = Picture::new(from_ns, to_ns);
+    let mut picture = TimelineBuilder::new(from_ns, to_ns);
     let ending = input.for_each_event(|event| {
         picture.feed(event);
         Ok(())

@@ -48,7 +48,7 @@ fn capture_config(args: &TraceArgs) -> CaptureConfig {
 fn form(args: &TraceArgs, probes: &Probes) -> Form {
     let separate = args.phases || args.entries;
     if args.json {
-        let phases = if separate { Phases::Apart } else { Phases::Together };
+        let phases = if separate { Phases::Separate } else { Phases::Together };
         return Form::Json { phases, meta: meta(probes, &[]) };
     }
     let start_unix = probes.capture.clock().start_unix();

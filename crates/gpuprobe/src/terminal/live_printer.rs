@@ -108,7 +108,7 @@ impl Printer {
         queue.send(Item::End(end)).ok();
         drop(queue);
         let printed = |shared: &Shared| shared.printed.load(Ordering::Relaxed);
-        if !has_ended(&thread, &shared) {
+        if !has_exited(&thread, &shared) {
             // the thread is stuck in a write and ends with the process
             let printed = printed(&shared);
             return Ok((printed, dropped + sent - printed));
@@ -125,7 +125,7 @@ impl Printer {
 }
 
 /// Waits for the thread as long as the reader makes progress.
-fn has_ended(thread: &JoinHandle<io::Result<()>>, shared: &Shared) -> bool {
+fn has_exited(thread: &JoinHandle<io::Result<()>>, shared: &Shared) -> bool {
     let (mut seen, mut since) = (0, Instant::now());
     while !thread.is_finished() {
         let now = shared.writes.load(Ordering::Relaxed);

@@ -142,7 +142,7 @@ impl TraceInput {
             match self.reader.read() {
                 // carried-over live memory: known from earlier segments
                 Ok(Some(Line::Event(Event::Process(process))))
-                    if self.is_continued && !process.held.is_empty() => {}
+                    if self.is_continued && !process.live.is_empty() => {}
                 Ok(Some(Line::Event(event))) => then(event)?,
                 Ok(Some(Line::End(last))) => end = Some(last),
                 Ok(None) => match end.as_ref().map_or(Ok(false), |end| self.open_next_segment(end)) {

@@ -139,7 +139,7 @@ fn other_commands_work_and_end_with_a_stalled_file_system() {
         let begun = Instant::now();
         let mut talk = Talk::start(&mut gpuprobe(command));
         until(SOON, "it says what does not answer, or that it cannot", || {
-            (talk.stderr().contains("does not answer") || talk.has_ended()).then_some(())
+            (talk.stderr().contains("does not answer") || talk.has_exited()).then_some(())
         });
         talk.signal(Signal::SIGINT);
         talk.end();

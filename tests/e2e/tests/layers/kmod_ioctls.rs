@@ -9,7 +9,7 @@ use gpuprobe_e2e::process::{PATIENCE, finish, shown};
 use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::tracing::Private;
 use gpuprobe_e2e::{Recording, Run, bpf_test, devices, fixtures, tiers};
-use gpuprobe_event::{Api, Call, DriverTime, Event};
+use gpuprobe_event::{Api, Call, DeviceTime, Event};
 use gpuprobe_standin::Cuda;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -36,13 +36,13 @@ fn called(ledger: &Value, function: &str) -> u64 {
 /// The ioctls made in a call, in order.
 fn below<'a>(trace: &'a Recording, call: &Call) -> Vec<&'a Call> {
     let mut inside: Vec<_> =
-        trace.calls.iter().filter(|c| c.parent == Some(call.id) && c.is_kernel()).collect();
+        trace.calls.iter().filter(|c| c.parent == Some(call.id) && c.is_in_linux()).collect();
     inside.sort_by_key(|c| c.start_ns);
     inside
 }
 
-fn time_of(calls: &[&Call]) -> DriverTime {
-    DriverTime { calls: calls.len() as u64, ns: calls.iter().filter_map(|c| c.duration_ns()).sum() }
+fn time_of(calls: &[&Call]) -> DeviceTime {
+    DeviceTime { calls: calls.len() as u64, ns: calls.iter().filter_map(|c| c.duration_ns()).sum() }
 }
 
 fn ns_of(call: &Call) -> u64 {
@@ -58,11 +58,11 @@ fn assert_ioctls(trace: &Recording, ledger: &Value, function: &str, commands: &[
         assert_eq!(call.driver, Some(time_of(&inside)), "{call:?}");
         let ioctls = inside.iter().filter(|c| c.name == "ioctl");
         let names: Vec<_> =
-            ioctls.clone().filter_map(|c| c.effect.driver_call()?.command.as_deref()).collect();
+            ioctls.clone().filter_map(|c| c.effect.device_syscall()?.command.as_deref()).collect();
         assert_eq!(names, commands, "{call:?}");
         for ioctl in ioctls {
             let (device, error) = (
-                ioctl.effect.driver_call().and_then(|asked| asked.device.as_deref()),
+                ioctl.effect.device_syscall().and_then(|asked| asked.device.as_deref()),
                 ioctl.error.as_deref(),
             );
             assert_eq!(
@@ -86,7 +86,7 @@ fn assert_layers(trace: &Recording, ledger: &Value) {
     let report = summary.report();
     let (allocs, frees) = (called(ledger, ALLOC), called(ledger, FREE));
     assert_eq!(report.driver.calls_of("ioctl").calls, 3 * allocs + 2 * frees);
-    let of_kernel = trace.calls.iter().filter(|call| call.is_kernel()).count() as u64;
+    let of_kernel = trace.calls.iter().filter(|call| call.is_in_linux()).count() as u64;
     assert_eq!(report.calls, trace.calls.len() as u64 - of_kernel);
     assert!(report.slowest.iter().all(|call| call.api != Api::Kernel), "{:?}", report.slowest);
     assert!(report.errors.iter().all(|error| error.api != Api::Kernel), "{:?}", report.errors);

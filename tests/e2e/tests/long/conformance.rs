@@ -96,14 +96,14 @@ fn counted(summary: &SummaryReport) -> Vec<String> {
     let mut all: Vec<_> = summary.functions.iter().map(function).collect();
     all.sort();
     all.push(format!("{:?}", summary.memory));
-    for kernel in &summary.work.kernels {
+    for kernel in &summary.gpu_ops.kernels {
         let totals = LaunchTotals { total_ns: 0, latency: [0; LATENCY_BUCKETS], ..kernel.totals.clone() };
         all.push(format!("{} on {} streams: {totals:?}", kernel.kernel, kernel.streams));
     }
-    all.push(format!("{:?}", summary.work.graphs));
-    let copies = summary.work.copies.iter();
+    all.push(format!("{:?}", summary.gpu_ops.graphs));
+    let copies = summary.gpu_ops.copies.iter();
     all.extend(copies.map(|copies| format!("{:?}", CopyTotals { total_ns: 0, ..copies.clone() })));
-    let gaps = &summary.work.gaps;
+    let gaps = &summary.gpu_ops.gaps;
     all.push(format!("gaps: {} {} {}", gaps.streams, gaps.after_sync.gaps, gaps.after_launch.gaps));
     all
 }
@@ -384,7 +384,8 @@ fn copies_are_those_that_reached_the_cuda_driver(tier: &str) {
         let is_it = |c: &&CopyTotals| {
             (c.direction, c.is_async, c.host) == (direction, is_async, HostMemory::Pageable)
         };
-        let found = summary.work.copies.iter().find(is_it).unwrap_or_else(|| panic!("{tier}: {summary:?}"));
+        let found =
+            summary.gpu_ops.copies.iter().find(is_it).unwrap_or_else(|| panic!("{tier}: {summary:?}"));
         let sizes: Vec<_> = found.sizes.iter().enumerate().filter(|(_, n)| **n > 0).collect();
         (found.copies, found.errors, found.bytes, format!("{sizes:?}"), found.total_ns)
     };
@@ -397,10 +398,10 @@ fn copies_are_those_that_reached_the_cuda_driver(tier: &str) {
     let (copies, errors, bytes, sizes, _) = row(CopyDirection::HostToDevice, true);
     assert_eq!((copies, errors, bytes), (2, 1, 16 + (1 << 19)), "{tier}: a failed batch is one failure");
     assert_eq!(sizes, "[(4, 1), (19, 1)]", "{tier}");
-    let fills = summary.work.copies.iter().find(|c| c.direction == CopyDirection::Fill).unwrap();
+    let fills = summary.gpu_ops.copies.iter().find(|c| c.direction == CopyDirection::Fill).unwrap();
     assert_eq!((fills.copies, fills.errors, fills.bytes), (1, 1, 32), "{tier}");
-    let shortest = summary.work.gaps.longest.iter().map(|gap| gap.ns).min();
-    assert!(shortest < Some(3_000_000), "{tier}: a wait ends with the hook: {:?}", summary.work.gaps);
+    let shortest = summary.gpu_ops.gaps.longest.iter().map(|gap| gap.ns).min();
+    assert!(shortest < Some(3_000_000), "{tier}: a wait ends with the hook: {:?}", summary.gpu_ops.gaps);
     let live: Vec<_> = summary.memory.freed_by_exit.iter().map(|of| (of.kind, of.bytes)).collect();
     assert_eq!(live, [(gpuprobe_event::Space::Managed, 500)], "{tier}");
 }

@@ -241,7 +241,7 @@ fn default_flags_start_a_daemon_and_no_flags_print_help() {
     assert!(bare.stdout.contains("Usage:"), "{}", bare.stdout);
     let mut daemon = Talk::start(&mut gpuprobe(&["--metrics-addr", "localhost:0", "-v"]));
     until(PATIENCE, "the daemon listens", || {
-        assert!(!daemon.has_ended(), "{}", daemon.stderr());
+        assert!(!daemon.has_exited(), "{}", daemon.stderr());
         daemon.stderr().contains("metrics on http://").then_some(())
     });
     daemon.signal(Signal::SIGTERM);

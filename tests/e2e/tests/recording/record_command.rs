@@ -26,7 +26,7 @@ fn recording(options: &[&str], trace: &Path) -> Talk {
     let words = [&["record"], options, &["-e", "*", "-o", &output]].concat();
     let mut talk = Talk::start(&mut gpuprobe(&words));
     until(PATIENCE, "the probes are in", || {
-        assert!(!talk.has_ended(), "{}", talk.stderr());
+        assert!(!talk.has_exited(), "{}", talk.stderr());
         talk.stderr().contains("gpuprobe: tracing").then_some(())
     });
     talk

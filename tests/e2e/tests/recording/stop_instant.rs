@@ -48,7 +48,7 @@ fn stopped_after(run: Duration, options: &[&str], folder: &Path) -> (Recording, 
     let words = [&["record", "-d", &pid, "--verify", "--buffer", "256", "-o", &output], options].concat();
     let mut record = Talk::start(&mut gpuprobe(&words));
     until(PATIENCE, "the probes are in", || {
-        assert!(!record.has_ended(), "{}", record.stderr());
+        assert!(!record.has_exited(), "{}", record.stderr());
         record.stderr().contains("gpuprobe: tracing").then_some(())
     });
     program.go_on();

@@ -34,14 +34,14 @@ pub struct CallCost {
     /// Nanoseconds of the calling thread.
     pub ns: f64,
     /// No other figure depends on the function, so its probes may be removed.
-    pub may_be_left_out: bool,
+    pub may_be_removed: bool,
 }
 
 /// A change to the probes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decision {
     /// Remove the probes of a function.
-    LeaveOut {
+    RemoveProbes {
         function: FunctionId,
         /// The process whose calls were too expensive.
         process: ProcessKey,
@@ -51,7 +51,7 @@ pub enum Decision {
         wait_ns: u64,
     },
     /// Attach the probes again.
-    PutBack { function: FunctionId },
+    RestoreProbes { function: FunctionId },
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,11 +70,11 @@ struct FunctionState {
 
 /// A function that was without probes at some time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LeftOut {
+pub struct UnprobedFunction {
     pub api: Api,
     pub function: &'static str,
     /// It is without probes now.
-    pub is_out: bool,
+    pub is_unprobed: bool,
     /// How often its probes were removed.
     pub times: u64,
     /// Total time without probes.
@@ -101,7 +101,7 @@ pub struct BudgetReport {
     /// The budget as a share of a process's time; `None` if it was lifted.
     pub share: Option<f64>,
     /// Functions that were without probes at some time. All figures of these are lower bounds.
-    pub left_out: Vec<LeftOut>,
+    pub unprobed: Vec<UnprobedFunction>,
     /// The overhead in each process, with the probes as they are now.
     pub processes: Vec<ProcessCost>,
 }
@@ -152,7 +152,7 @@ impl Budget {
 
     /// Compares the calls with those of the last check and decides which probes to change. The first check only stores
     /// the counts.
-    pub fn look(
+    pub fn check(
         &mut self,
         now_ns: u64,
         called: &[Called],
@@ -169,8 +169,8 @@ impl Budget {
             let new = total.saturating_sub(self.calls.get(key).copied().unwrap_or(0));
             let (process, function) = *key;
             // the new calls of a function without probes were made before these were removed
-            let is_out = self.functions.get(&function).is_some_and(|f| f.out_since_ns.is_some());
-            if let Some(cost) = cost(function).filter(|_| new > 0 && !is_out) {
+            let is_unprobed = self.functions.get(&function).is_some_and(|f| f.out_since_ns.is_some());
+            if let Some(cost) = cost(function).filter(|_| new > 0 && !is_unprobed) {
                 let all = CallCost { ns: cost.ns * new as f64, ..cost };
                 spent.entry(process).or_default().push((function, all));
             }
@@ -196,7 +196,7 @@ impl Budget {
                 state.out_since_ns = None;
                 state.back_since_ns = now_ns;
                 state.missed_ns = state.missed_ns.saturating_add(without_ns);
-                back.push(Decision::PutBack { function });
+                back.push(Decision::RestoreProbes { function });
             }
         }
         back
@@ -214,7 +214,7 @@ impl Budget {
         let mut total_ns: f64 = functions.iter().map(|(_, cost)| cost.ns).sum();
         functions.sort_by(|(a, x), (b, y)| y.ns.total_cmp(&x.ns).then(a.cmp(b)));
         let mut decisions = Vec::new();
-        for (function, cost) in functions.into_iter().filter(|(_, cost)| cost.may_be_left_out) {
+        for (function, cost) in functions.into_iter().filter(|(_, cost)| cost.may_be_removed) {
             if total_ns <= budget_ns || cost.ns < WORTHWHILE * budget_ns {
                 break;
             }
@@ -222,7 +222,7 @@ impl Budget {
             // the probes may already have been removed because of another process
             if let Some(wait_ns) = self.leave_out(function, now_ns) {
                 let share = cost.ns / elapsed_ns as f64;
-                decisions.push(Decision::LeaveOut { function, process, share, wait_ns });
+                decisions.push(Decision::RemoveProbes { function, process, share, wait_ns });
             }
         }
         let share = total_ns.max(0.0) / elapsed_ns as f64;
@@ -249,23 +249,23 @@ impl Budget {
     }
 
     pub fn report(&self, start_unix: f64, now_ns: u64) -> BudgetReport {
-        let left_out = |(id, state): (&FunctionId, &FunctionState)| {
+        let unprobed = |(id, state): (&FunctionId, &FunctionState)| {
             let f = catalogue().get(*id)?;
             let out_ns = state.out_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
-            Some(LeftOut {
+            Some(UnprobedFunction {
                 api: f.api,
                 function: f.name,
-                is_out: state.out_since_ns.is_some(),
+                is_unprobed: state.out_since_ns.is_some(),
                 times: state.times,
                 missed_ns: state.missed_ns.saturating_add(out_ns),
                 since_ns: state.removed_ns,
             })
         };
-        let left_out = self.functions.iter().filter_map(left_out).collect();
+        let unprobed = self.functions.iter().filter_map(unprobed).collect();
         BudgetReport {
             start_unix,
             share: Some(self.share).filter(|share| share.is_finite()),
-            left_out,
+            unprobed,
             processes: self.processes.clone(),
         }
     }

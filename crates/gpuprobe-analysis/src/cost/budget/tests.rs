@@ -16,7 +16,7 @@ fn process(pid: u32) -> ProcessKey {
 
 /// The probes on allocations stay no matter what they cost.
 fn cost(function: FunctionId) -> Option<CallCost> {
-    Some(CallCost { ns: COST, may_be_left_out: function != id("cuMemAlloc_v2") })
+    Some(CallCost { ns: COST, may_be_removed: function != id("cuMemAlloc_v2") })
 }
 
 /// Checks the budget once a second.
@@ -37,7 +37,7 @@ impl Watched {
     fn second(&mut self, calls: &[(u32, &'static str, u64)]) -> Vec<Decision> {
         for (pid, name, calls) in calls {
             let report = self.budget.report(0.0, 0);
-            if !report.left_out.iter().any(|f| f.is_out && f.function == *name) {
+            if !report.unprobed.iter().any(|f| f.is_unprobed && f.function == *name) {
                 *self.totals.entry((*pid, name)).or_default() += calls;
             }
         }
@@ -48,16 +48,16 @@ impl Watched {
             calls,
         };
         let rows: Vec<_> = self.totals.iter().map(row).collect();
-        self.budget.look(self.now_ns, &rows, &cost)
+        self.budget.check(self.now_ns, &rows, &cost)
     }
 }
 
-fn left_out(function: &str, pid: u32, share: f64, wait: u64) -> Decision {
-    Decision::LeaveOut { function: id(function), process: process(pid), share, wait_ns: wait * SECOND }
+fn unprobed(function: &str, pid: u32, share: f64, wait: u64) -> Decision {
+    Decision::RemoveProbes { function: id(function), process: process(pid), share, wait_ns: wait * SECOND }
 }
 
 fn back(function: &str) -> Decision {
-    Decision::PutBack { function: id(function) }
+    Decision::RestoreProbes { function: id(function) }
 }
 
 #[test]
@@ -67,13 +67,13 @@ fn a_function_loses_its_probes_when_its_calls_exceed_the_budget_and_not_before()
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 20_000)]), []);
     assert_eq!(
         watched.second(&[(7, "cuLaunchKernel", 20_001)]),
-        [left_out("cuLaunchKernel", 7, 0.020001, 1)]
+        [unprobed("cuLaunchKernel", 7, 0.020001, 1)]
     );
     let report = watched.budget.report(1.5, watched.now_ns + SECOND / 2);
     assert_eq!(report.share, Some(0.02));
-    assert_eq!(report.left_out.len(), 1);
-    let launch = &report.left_out[0];
-    assert_eq!((launch.function, launch.is_out, launch.times), ("cuLaunchKernel", true, 1));
+    assert_eq!(report.unprobed.len(), 1);
+    let launch = &report.unprobed[0];
+    assert_eq!((launch.function, launch.is_unprobed, launch.times), ("cuLaunchKernel", true, 1));
     assert_eq!((launch.missed_ns, launch.since_ns, report.start_unix), (SECOND / 2, 3 * SECOND, 1.5));
 }
 
@@ -82,7 +82,7 @@ fn memory_functions_keep_their_probes_and_their_cost_counts_against_the_budget()
     let mut watched = Watched::new(0.02);
     let calls = [(7, "cuMemAlloc_v2", 500_000), (7, "cuLaunchKernel", 3_000), (7, "cuCtxSynchronize", 1_999)];
     // a function that takes less than a tenth of the budget is not removed
-    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 7, 0.003, 1)]);
+    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 7, 0.003, 1)]);
     assert_eq!(watched.budget.report(1.5, 0).processes[0].share, 0.501999);
 }
 
@@ -96,7 +96,7 @@ fn the_most_expensive_functions_are_removed_first_until_the_rest_fits() {
         (7, "cuMemcpyDtoH_v2", 1_000),
     ];
     // 35,000 calls are 15,000 too many, exactly the calls of one function
-    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 7, 0.015, 1)]);
+    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 7, 0.015, 1)]);
     assert_eq!(watched.budget.report(1.5, 0).processes[0].share, 0.02);
 }
 
@@ -107,7 +107,7 @@ fn each_process_has_its_own_budget_and_a_function_is_removed_for_all_processes()
         [(7, "cuLaunchKernel", 15_000), (8, "cuLaunchKernel", 15_000), (9, "cuCtxSynchronize", 12_000)];
     assert_eq!(watched.second(&calls), [], "no single process has too many");
     let calls = [(7, "cuLaunchKernel", 30_000), (8, "cuLaunchKernel", 40_000)];
-    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 7, 0.03, 1)], "once");
+    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 7, 0.03, 1)], "once");
     assert_eq!(watched.budget.times(), 1);
 }
 
@@ -120,8 +120,8 @@ fn the_wait_doubles_each_time_and_starts_again_after_a_cheap_period() {
     while waits.len() < 11 {
         for decision in watched.second(&expensive) {
             match decision {
-                Decision::LeaveOut { wait_ns, .. } => waits.push(wait_ns / SECOND),
-                Decision::PutBack { .. } => {}
+                Decision::RemoveProbes { wait_ns, .. } => waits.push(wait_ns / SECOND),
+                Decision::RestoreProbes { .. } => {}
             }
         }
         seconds += 1;
@@ -134,9 +134,9 @@ fn the_wait_doubles_each_time_and_starts_again_after_a_cheap_period() {
         seen.extend(watched.second(&cheap));
     }
     assert_eq!(seen, [back("cuLaunchKernel")]);
-    let launch = watched.budget.report(1.5, watched.now_ns).left_out[0].clone();
-    assert_eq!((launch.is_out, launch.times), (false, 11), "its figures stay lower bounds");
-    assert_eq!(watched.second(&expensive), [left_out("cuLaunchKernel", 7, 0.1, 1)]);
+    let launch = watched.budget.report(1.5, watched.now_ns).unprobed[0].clone();
+    assert_eq!((launch.is_unprobed, launch.times), (false, 11), "its figures stay lower bounds");
+    assert_eq!(watched.second(&expensive), [unprobed("cuLaunchKernel", 7, 0.1, 1)]);
 }
 
 #[test]
@@ -144,34 +144,34 @@ fn a_changed_budget_applies_at_the_next_check() {
     let mut watched = Watched::new(0.5);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), []);
     assert_eq!(watched.budget.set_share(0.05, watched.now_ns), []);
-    assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), [left_out("cuLaunchKernel", 7, 0.1, 1)]);
+    assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), [unprobed("cuLaunchKernel", 7, 0.1, 1)]);
     assert_eq!(watched.budget.lift(watched.now_ns), [back("cuLaunchKernel")]);
     assert_eq!(watched.second(&[(7, "cuLaunchKernel", 900_000)]), []);
     let report = watched.budget.report(0.0, watched.now_ns);
-    assert_eq!((report.share, report.left_out.len()), (None, 1), "its figures stay lower bounds");
+    assert_eq!((report.share, report.unprobed.len()), (None, 1), "its figures stay lower bounds");
 }
 
 #[test]
 fn a_larger_budget_brings_functions_back_at_once() {
     let mut watched = Watched::new(0.01);
     let calls = [(1, "cuLaunchKernel", 50_000)];
-    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 1, 0.05, 1)]);
+    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 1, 0.05, 1)]);
     let now_ns = watched.now_ns + SECOND / 2;
     assert_eq!(watched.budget.set_share(0.005, now_ns), []);
     assert_eq!(watched.budget.set_share(0.02, now_ns), [back("cuLaunchKernel")]);
     let report = watched.budget.report(0.0, now_ns);
-    assert_eq!((report.left_out[0].since_ns, report.left_out[0].missed_ns), (2 * SECOND, SECOND / 2));
+    assert_eq!((report.unprobed[0].since_ns, report.unprobed[0].missed_ns), (2 * SECOND, SECOND / 2));
     // it starts with the first wait again
-    assert_eq!(watched.second(&calls), [left_out("cuLaunchKernel", 1, 0.05, 1)]);
+    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 1, 0.05, 1)]);
 }
 
 #[test]
 fn unknown_costs_a_stopped_clock_and_falling_counters_remove_no_probes() {
     let mut budget = Budget::new(0.01);
     let row = |calls| Called { process: process(1), function: id("cuLaunchKernel"), calls };
-    assert_eq!(budget.look(SECOND, &[row(1 << 60)], &cost), []);
-    assert_eq!(budget.look(SECOND, &[row(1 << 61)], &cost), [], "no time has passed");
-    assert_eq!(budget.look(2 * SECOND, &[], &cost), []);
-    assert_eq!(budget.look(3 * SECOND, &[row(u64::MAX)], &|_| None), []);
-    assert_eq!(budget.look(4 * SECOND, &[row(5)], &cost), [], "the counter fell");
+    assert_eq!(budget.check(SECOND, &[row(1 << 60)], &cost), []);
+    assert_eq!(budget.check(SECOND, &[row(1 << 61)], &cost), [], "no time has passed");
+    assert_eq!(budget.check(2 * SECOND, &[], &cost), []);
+    assert_eq!(budget.check(3 * SECOND, &[row(u64::MAX)], &|_| None), []);
+    assert_eq!(budget.check(4 * SECOND, &[row(5)], &cost), [], "the counter fell");
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::gpu_ops::gaps::SHORT_GAP_LOG2;
 use crate::gpu_ops::launches::SHORT_LAUNCH_LOG2;
-use crate::gpu_ops::process_ops::Work;
+use crate::gpu_ops::process_ops::GpuOps;
 use crate::stats::buckets::{Bound, count_below, least_sum_below, percentile};
 
 /// A program observed for a shorter time gains nothing from a change.
@@ -51,7 +51,7 @@ pub enum Advice {
         /// Time inside the calls, over all threads.
         ns: u64,
         /// The time observed.
-        watched_ns: u64,
+        observed_ns: u64,
     },
     /// Many copies that are too small to be worth a call.
     TinyCopies {
@@ -62,7 +62,7 @@ pub enum Advice {
         /// Their median size in bytes.
         median: Bound,
         /// The time observed.
-        watched_ns: u64,
+        observed_ns: u64,
     },
     /// The host spends most of its time launching.
     LaunchBound {
@@ -73,7 +73,7 @@ pub enum Advice {
         /// A lower bound for the time between these and the next launches. Only known for a single stream, otherwise 0.
         gaps_ns: u64,
         /// The time observed.
-        watched_ns: u64,
+        observed_ns: u64,
     },
     /// The host waits for the GPU before most launches.
     SyncInLoop {
@@ -84,7 +84,7 @@ pub enum Advice {
         /// A lower bound for the time that the idlest stream was idle after synchronizations.
         idle_ns: u64,
         /// The time observed.
-        watched_ns: u64,
+        observed_ns: u64,
     },
 }
 
@@ -113,12 +113,12 @@ impl Advice {
 }
 
 /// All advice for these operations, observed for this time. For several processes it is the sum of their times.
-pub fn advice(work: &Work, watched_ns: u64) -> Vec<Advice> {
-    if watched_ns < LEAST_WATCHED_NS {
+pub fn advice(gpu_ops: &GpuOps, observed_ns: u64) -> Vec<Advice> {
+    if observed_ns < LEAST_WATCHED_NS {
         return Vec::new();
     }
     let rules = [pageable_copies, tiny_copies, launch_bound, sync_in_loop];
-    rules.iter().filter_map(|rule| rule(work, watched_ns)).collect()
+    rules.iter().filter_map(|rule| rule(gpu_ops, observed_ns)).collect()
 }
 
 /// Whether `part` is at least `per_cent` of `whole`.
@@ -128,12 +128,12 @@ fn is_share(part: u64, whole: u64, per_cent: u64) -> bool {
 
 /// An estimate of the time of one thread from the sum over all threads: it assumes one thread for each stream, and at
 /// least as many threads as are needed to spend that much time.
-fn of_one_thread(work: &Work, all_ns: u64, watched_ns: u64) -> u64 {
-    let threads = work.gaps.streams.max(all_ns.div_ceil(watched_ns.max(1))).max(1);
+fn of_one_thread(gpu_ops: &GpuOps, all_ns: u64, observed_ns: u64) -> u64 {
+    let threads = gpu_ops.gaps.streams.max(all_ns.div_ceil(observed_ns.max(1))).max(1);
     all_ns / threads
 }
 
-fn pageable_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
+fn pageable_copies(gpu_ops: &GpuOps, observed_ns: u64) -> Option<Advice> {
     let crosses = |copy: &&CopyTotals| {
         let direction = matches!(copy.direction, CopyDirection::HostToDevice | CopyDirection::DeviceToHost);
         direction && copy.host == HostMemory::Pageable
@@ -141,61 +141,63 @@ fn pageable_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
     let (mut copies, mut bytes, mut ns) = (0_u64, 0_u64, 0_u64);
     // a row has only sums of bytes and times, so the average size of its copies decides
     for row in
-        work.copies.iter().filter(crosses).filter(|row| row.bytes >> LARGE_COPY_LOG2 >= row.copies.max(1))
+        gpu_ops.copies.iter().filter(crosses).filter(|row| row.bytes >> LARGE_COPY_LOG2 >= row.copies.max(1))
     {
         copies = copies.saturating_add(row.copies);
         bytes = bytes.saturating_add(row.bytes);
         ns = ns.saturating_add(row.total_ns);
     }
-    let one_ns = match work.busiest {
+    let one_ns = match gpu_ops.busiest {
         Some(busiest) => busiest.copying_ns.min(ns),
-        None => of_one_thread(work, ns, watched_ns),
+        None => of_one_thread(gpu_ops, ns, observed_ns),
     };
-    let pays = bytes >= LEAST_PAGEABLE_BYTES && is_share(one_ns, watched_ns, LEAST_PAGEABLE_PER_CENT);
-    pays.then_some(Advice::PageableCopies { copies, bytes, ns, watched_ns })
+    let pays = bytes >= LEAST_PAGEABLE_BYTES && is_share(one_ns, observed_ns, LEAST_PAGEABLE_PER_CENT);
+    pays.then_some(Advice::PageableCopies { copies, bytes, ns, observed_ns })
 }
 
-fn tiny_copies(work: &Work, watched_ns: u64) -> Option<Advice> {
+fn tiny_copies(gpu_ops: &GpuOps, observed_ns: u64) -> Option<Advice> {
     let is_copy = |row: &&CopyTotals| row.direction != CopyDirection::Fill;
     let mut sizes = [0_u64; LATENCY_BUCKETS];
-    for row in work.copies.iter().filter(is_copy) {
+    for row in gpu_ops.copies.iter().filter(is_copy) {
         sizes.iter_mut().zip(row.sizes).for_each(|(sum, n)| *sum = sum.saturating_add(n));
     }
-    sizes.iter_mut().zip(work.batched).for_each(|(sum, n)| *sum = sum.saturating_sub(n));
+    sizes.iter_mut().zip(gpu_ops.batched).for_each(|(sum, n)| *sum = sum.saturating_sub(n));
     let (tiny, copies) = (count_below(&sizes, TINY_COPY_LOG2), count_below(&sizes, LATENCY_BUCKETS));
-    let per_second = u128::from(tiny) * 1_000_000_000 / u128::from(watched_ns.max(1));
+    let per_second = u128::from(tiny) * 1_000_000_000 / u128::from(observed_ns.max(1));
     let is_habit = tiny >= LEAST_TINY_COPIES
         && per_second >= u128::from(LEAST_TINY_PER_SECOND)
         && is_share(tiny, copies, 50);
     let median = percentile(&sizes, 50).filter(|_| is_habit)?;
-    Some(Advice::TinyCopies { tiny, copies, median, watched_ns })
+    Some(Advice::TinyCopies { tiny, copies, median, observed_ns })
 }
 
-fn launch_bound(work: &Work, watched_ns: u64) -> Option<Advice> {
-    let launches = work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
+fn launch_bound(gpu_ops: &GpuOps, observed_ns: u64) -> Option<Advice> {
+    let launches =
+        gpu_ops.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
     let short = |latency| least_sum_below(latency, SHORT_LAUNCH_LOG2);
     let calls_ns =
-        work.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(short(&kernel.totals.latency)));
+        gpu_ops.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(short(&kernel.totals.latency)));
     // with several streams, the gaps of one contain launches on the others
-    let gaps_ns = if work.gaps.streams == 1 { short(&work.gaps.after_launch.lengths) } else { 0 };
-    let one_ns = match work.busiest {
+    let gaps_ns = if gpu_ops.gaps.streams == 1 { short(&gpu_ops.gaps.after_launch.lengths) } else { 0 };
+    let one_ns = match gpu_ops.busiest {
         Some(busiest) => busiest.launching_ns,
-        None => of_one_thread(work, calls_ns, watched_ns),
+        None => of_one_thread(gpu_ops, calls_ns, observed_ns),
     };
     let launching_ns = one_ns.saturating_add(gaps_ns);
-    let is_bound = launches >= LEAST_LAUNCHES && is_share(launching_ns, watched_ns, LEAST_LAUNCHING_PER_CENT);
-    is_bound.then_some(Advice::LaunchBound { launches, calls_ns, gaps_ns, watched_ns })
+    let is_bound =
+        launches >= LEAST_LAUNCHES && is_share(launching_ns, observed_ns, LEAST_LAUNCHING_PER_CENT);
+    is_bound.then_some(Advice::LaunchBound { launches, calls_ns, gaps_ns, observed_ns })
 }
 
-fn sync_in_loop(work: &Work, watched_ns: u64) -> Option<Advice> {
-    let gaps = &work.gaps;
+fn sync_in_loop(gpu_ops: &GpuOps, observed_ns: u64) -> Option<Advice> {
+    let gaps = &gpu_ops.gaps;
     let waits = count_below(&gaps.after_sync.lengths, SHORT_GAP_LOG2);
     let launches = gaps.after_sync.gaps.saturating_add(gaps.after_launch.gaps);
-    let idle_ns = gaps.idle_ns.min(watched_ns);
+    let idle_ns = gaps.idle_ns.min(observed_ns);
     let is_loop = waits >= LEAST_WAITS
         && is_share(waits, launches, LEAST_WAITS_PER_CENT)
-        && is_share(idle_ns, watched_ns, LEAST_IDLE_PER_CENT);
-    is_loop.then_some(Advice::SyncInLoop { waits, launches, idle_ns, watched_ns })
+        && is_share(idle_ns, observed_ns, LEAST_IDLE_PER_CENT);
+    is_loop.then_some(Advice::SyncInLoop { waits, launches, idle_ns, observed_ns })
 }
 
 #[cfg(test)]

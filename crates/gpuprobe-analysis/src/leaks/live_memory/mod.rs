@@ -9,7 +9,7 @@ use gpuprobe_event::counters::{Allocation, ProcessKey, SiteMemory};
 use gpuprobe_event::{Container, LiveSite, LossCause, Losses, MemoryBySite, SiteId, Tgid, Total};
 use serde::Serialize;
 
-use crate::leaks::call_sites::{CallSiteId, CallSites, Place, distinct_names};
+use crate::leaks::call_sites::{CallSite, CallSiteId, CallSites, distinct_names};
 use crate::leaks::history::History;
 use crate::leaks::verdict::{Growth, Judgement, Life, Rules, Verdict, judge};
 use crate::process_info::ProcessInfo;
@@ -26,22 +26,22 @@ const DATES_LAST_NS: u64 = 5_000_000_000;
 
 /// Live memory of one process from one call site.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct PlaceMemory {
+pub struct CallSiteMemory {
     /// The function to show, followed by its callers if several call sites have the same function.
     pub name: String,
     #[serde(skip)]
-    pub place: Arc<Place>,
+    pub call_site: Arc<CallSite>,
     pub live: Total,
     /// All allocations made there.
     pub allocations: u64,
     /// How many of `allocations` were freed by a call.
     pub frees: u64,
     /// How many of `allocations` were freed with their context.
-    pub ended: u64,
+    pub freed_with_context: u64,
     /// The age of the oldest live allocation, if ages were read.
     pub oldest_age_ns: Option<u64>,
     pub judgement: Judgement,
-    /// Live bytes at the times in [`ProcessPlaces::ends_ns`]; empty if some of its sites have no history.
+    /// Live bytes at the times in [`ProcessCallSites::ends_ns`]; empty if some of its sites have no history.
     pub curve: Vec<u64>,
     /// It has metric series of its own.
     pub has_series: bool,
@@ -49,16 +49,16 @@ pub struct PlaceMemory {
 
 /// Live memory of one process by call site.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ProcessPlaces {
+pub struct ProcessCallSites {
     pub pid: Tgid,
     pub name: String,
     pub container: Option<Container>,
     /// The process has exited; the figures are those at its exit.
-    pub has_ended: bool,
+    pub has_exited: bool,
     /// All its live memory.
     pub live: Total,
     /// Suspects first, sorted by growth; then the others by live memory.
-    pub places: Vec<PlaceMemory>,
+    pub call_sites: Vec<CallSiteMemory>,
     /// Live memory of sites that are not listed in `places`.
     pub other: Total,
     /// The number of these sites.
@@ -77,23 +77,23 @@ pub struct MemoryReport {
     /// The time of the report, on the clock of the rows.
     pub now_ns: u64,
     /// Sorted by live memory, largest first.
-    pub processes: Vec<ProcessPlaces>,
+    pub processes: Vec<ProcessCallSites>,
     /// Losses that could have changed a verdict.
-    pub missing: Vec<LossCount>,
+    pub losses_affecting_verdicts: Vec<LossCount>,
 }
 
 impl MemoryReport {
     /// Live memory by call site, in the form of a recording.
     pub fn by_site(&self) -> MemoryBySite {
-        let site = |process: &ProcessPlaces, place: &PlaceMemory| LiveSite {
+        let site = |process: &ProcessCallSites, call_site: &CallSiteMemory| LiveSite {
             pid: process.pid,
             process: process.name.clone(),
-            call_site: place.name.clone(),
-            allocations: place.live.count,
-            bytes: place.live.bytes,
+            call_site: call_site.name.clone(),
+            allocations: call_site.live.count,
+            bytes: call_site.live.bytes,
         };
-        let of_process = |process: &ProcessPlaces| {
-            process.places.iter().map(|place| site(process, place)).collect::<Vec<_>>()
+        let of_process = |process: &ProcessCallSites| {
+            process.call_sites.iter().map(|call_site| site(process, call_site)).collect::<Vec<_>>()
         };
         let others = self.processes.iter().map(|process| process.other_sites as u64).sum();
         MemoryBySite::new(self.processes.iter().flat_map(of_process).collect(), others)
@@ -106,12 +106,12 @@ impl MemoryReport {
 
     /// Whether no loss could have changed a verdict.
     pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.not_followed() == 0
+        self.losses_affecting_verdicts.is_empty() && self.not_followed() == 0
     }
 }
 
 /// The losses that affect live memory or its call sites.
-pub fn missing(losses: &Losses) -> Vec<LossCount> {
+pub fn losses_affecting_verdicts(losses: &Losses) -> Vec<LossCount> {
     use LossCause::{
         CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostMapping, LostName, OutputFull,
         OverBudget, RingFull, Undecodable, UnmatchedReturn,
@@ -161,21 +161,21 @@ struct Process {
 struct SiteNow {
     live: Total,
     allocations: u64,
-    ended: u64,
+    freed_with_context: u64,
 }
 
 impl SiteNow {
     fn add(&mut self, row: &SiteMemory) {
-        self.live.count += row.held.live_allocations;
-        self.live.bytes = self.live.bytes.saturating_add(row.held.live_bytes);
+        self.live.count += row.live.live_allocations;
+        self.live.bytes = self.live.bytes.saturating_add(row.live.live_bytes);
         self.allocations += row.allocations;
-        self.ended += row.ended_allocations;
+        self.freed_with_context += row.ended_allocations;
     }
 }
 
 /// Follows the live memory of all processes.
 #[derive(Debug)]
-pub struct Holdings {
+pub struct LiveMemory {
     rules: Rules,
     /// Exited processes are kept with the figures at their exit.
     keeps_exited: bool,
@@ -187,7 +187,7 @@ pub struct Holdings {
     dated_ns: Option<u64>,
 }
 
-impl Holdings {
+impl LiveMemory {
     /// Changes the rules.
     pub fn judge_by(&mut self, rules: Rules) {
         self.rules = rules;
@@ -205,7 +205,7 @@ impl Holdings {
         }
     }
 
-    pub fn keeps_ended(&self) -> bool {
+    pub fn keeps_exited(&self) -> bool {
         self.keeps_exited
     }
 
@@ -242,7 +242,7 @@ impl Holdings {
     }
 
     /// Updates the ages of live allocations. `since_start` converts their times to the clock of the rows.
-    pub fn date(&mut self, allocations: &[Allocation], since_start: impl Fn(u64) -> u64) {
+    pub fn set_ages(&mut self, allocations: &[Allocation], since_start: impl Fn(u64) -> u64) {
         self.dated_ns = self.fed_ns;
         for process in self.processes.values_mut().filter(|process| process.info.exited_at_ns.is_none()) {
             process.oldest_ns.clear();
@@ -258,11 +258,11 @@ impl Holdings {
 
     /// Whether ages should be read: a report has a suspect, and the known ages are old. If all live allocations of the
     /// suspect are young, it is no leak.
-    pub fn wants_dates(&self, report: &MemoryReport) -> bool {
+    pub fn wants_ages(&self, report: &MemoryReport) -> bool {
         let age_ns = self.dated_ns.zip(self.fed_ns).map(|(dated, fed)| fed.saturating_sub(dated));
-        let mut running = report.processes.iter().filter(|process| !process.has_ended);
+        let mut running = report.processes.iter().filter(|process| !process.has_exited);
         age_ns.is_none_or(|age_ns| age_ns >= DATES_LAST_NS)
-            && running.any(|process| process.places.iter().any(PlaceMemory::is_suspect))
+            && running.any(|process| process.call_sites.iter().any(CallSiteMemory::is_suspect))
     }
 
     /// The sites whose stacks should be resolved: for each process the suspects first, then those with most live
@@ -290,8 +290,8 @@ impl Holdings {
         let report =
             |(key, process): (&ProcessKey, &mut Process)| process.report(*key, call_sites, rules, now_ns);
         let mut processes: Vec<_> = self.processes.iter_mut().map(report).collect();
-        processes.sort_by_key(|p| (p.has_ended, Reverse(p.live.bytes), p.pid));
-        MemoryReport { now_ns, processes, missing: missing(losses) }
+        processes.sort_by_key(|p| (p.has_exited, Reverse(p.live.bytes), p.pid));
+        MemoryReport { now_ns, processes, losses_affecting_verdicts: losses_affecting_verdicts(losses) }
     }
 }
 
@@ -348,7 +348,7 @@ impl Process {
         call_sites: &CallSites,
         rules: Rules,
         now_ns: u64,
-    ) -> ProcessPlaces {
+    ) -> ProcessCallSites {
         let mut groups: BTreeMap<CallSiteId, Vec<SiteId>> = BTreeMap::new();
         let (mut live, mut other, mut other_sites) = (Total::default(), Total::default(), 0);
         for (site, now) in &self.now {
@@ -361,24 +361,27 @@ impl Process {
                 }
             }
         }
-        let mut places: Vec<(CallSiteId, PlaceMemory)> = groups
+        let mut call_sites: Vec<(CallSiteId, CallSiteMemory)> = groups
             .iter()
             .filter_map(|(id, sites)| Some((*id, self.call_site(sites, call_sites.get(*id)?, rules, now_ns))))
             .collect();
-        places.sort_by_key(|(_, place)| Reverse(place.live.bytes));
-        places.sort_by(|(_, a), (_, b)| b.urgency().total_cmp(&a.urgency()));
-        self.assign_series(&places);
-        places.iter_mut().for_each(|(id, place)| place.has_series = self.with_series.contains(id));
-        let mut places: Vec<PlaceMemory> = places.into_iter().map(|(_, place)| place).collect();
-        let all: Vec<Arc<Place>> = places.iter().map(|p| Arc::clone(&p.place)).collect();
-        places.iter_mut().zip(distinct_names(&all)).for_each(|(place, name)| place.name = name);
-        ProcessPlaces {
+        call_sites.sort_by_key(|(_, call_site)| Reverse(call_site.live.bytes));
+        call_sites.sort_by(|(_, a), (_, b)| b.urgency().total_cmp(&a.urgency()));
+        self.assign_series(&call_sites);
+        call_sites
+            .iter_mut()
+            .for_each(|(id, call_site)| call_site.has_series = self.with_series.contains(id));
+        let mut call_sites: Vec<CallSiteMemory> =
+            call_sites.into_iter().map(|(_, call_site)| call_site).collect();
+        let all: Vec<Arc<CallSite>> = call_sites.iter().map(|p| Arc::clone(&p.call_site)).collect();
+        call_sites.iter_mut().zip(distinct_names(&all)).for_each(|(call_site, name)| call_site.name = name);
+        ProcessCallSites {
             pid: key.tgid,
             name: self.info.name.clone(),
             container: self.info.container.clone(),
-            has_ended: self.info.exited_at_ns.is_some(),
+            has_exited: self.info.exited_at_ns.is_some(),
             live,
-            places,
+            call_sites,
             other,
             other_sites,
             not_followed: self.history.not_followed(),
@@ -387,24 +390,30 @@ impl Process {
         }
     }
 
-    fn call_site(&self, sites: &[SiteId], place: &Arc<Place>, rules: Rules, now_ns: u64) -> PlaceMemory {
+    fn call_site(
+        &self,
+        sites: &[SiteId],
+        call_site: &Arc<CallSite>,
+        rules: Rules,
+        now_ns: u64,
+    ) -> CallSiteMemory {
         let mut sum = SiteNow::default();
         for now in sites.iter().filter_map(|site| self.now.get(site)) {
             sum.live = sum.live.plus(now.live);
             sum.allocations = sum.allocations.saturating_add(now.allocations);
-            sum.ended = sum.ended.saturating_add(now.ended);
+            sum.freed_with_context = sum.freed_with_context.saturating_add(now.freed_with_context);
         }
         let at_ns = self.info.exited_at_ns.unwrap_or(now_ns);
         let oldest_ns = sites.iter().filter_map(|site| self.oldest_ns.get(site)).min();
         let is_followed = !sites.iter().any(|site| self.history.is_not_followed(*site));
         let points = self.history.sum(sites.iter().copied());
-        PlaceMemory {
+        CallSiteMemory {
             name: String::new(),
-            place: Arc::clone(place),
+            call_site: Arc::clone(call_site),
             live: sum.live,
             allocations: sum.allocations,
-            frees: sum.allocations.saturating_sub(sum.live.count).saturating_sub(sum.ended),
-            ended: sum.ended,
+            frees: sum.allocations.saturating_sub(sum.live.count).saturating_sub(sum.freed_with_context),
+            freed_with_context: sum.freed_with_context,
             oldest_age_ns: oldest_ns.filter(|_| sum.live.count > 0).map(|since| at_ns.saturating_sub(*since)),
             judgement: self.judge(sites.iter().copied(), rules),
             curve: points.iter().filter(|_| is_followed).map(|point| point.last_bytes).collect(),
@@ -413,8 +422,8 @@ impl Process {
     }
 
     /// Assigns metric series to the first call sites with live memory.
-    fn assign_series(&mut self, places: &[(CallSiteId, PlaceMemory)]) {
-        let live = places.iter().filter(|(_, place)| place.live.count > 0).map(|(id, _)| *id);
+    fn assign_series(&mut self, call_sites: &[(CallSiteId, CallSiteMemory)]) {
+        let live = call_sites.iter().filter(|(_, call_site)| call_site.live.count > 0).map(|(id, _)| *id);
         let near: HashSet<CallSiteId> = live.clone().take(2 * MOST_SERIES).collect();
         self.with_series.retain(|id| near.contains(id));
         for id in live {
@@ -426,7 +435,7 @@ impl Process {
     }
 }
 
-impl PlaceMemory {
+impl CallSiteMemory {
     pub fn is_suspect(&self) -> bool {
         self.judgement.verdict == Verdict::Suspect
     }

@@ -1,4 +1,4 @@
-use gpuprobe_event::counters::Held;
+use gpuprobe_event::counters::LiveTotals;
 use gpuprobe_event::{Frame, Space};
 
 use super::*;
@@ -16,7 +16,7 @@ fn row(pid: u32, site: u32, gpu: u8, live: u64, allocations: u64) -> SiteMemory 
         process: key(pid),
         site: SiteId(site),
         gpu: Some(gpu),
-        held: Held { live_bytes: 100 * live, live_allocations: live },
+        live: LiveTotals { live_bytes: 100 * live, live_allocations: live },
         allocations,
         allocated_bytes: 100 * allocations,
         ended_allocations: 0,
@@ -40,13 +40,13 @@ fn stack(names: &[&str]) -> Vec<Frame> {
     names.iter().map(frame).collect()
 }
 
-fn report(memory: &mut Holdings, now_ns: u64) -> MemoryReport {
+fn report(memory: &mut LiveMemory, now_ns: u64) -> MemoryReport {
     memory.report(&Losses::default(), now_ns)
 }
 
 #[test]
 fn sites_of_one_call_site_and_rows_of_several_gpus_are_summed() {
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     let rows = [
         row(1, 1, 0, 2, 5),
         row(1, 1, 1, 1, 1),
@@ -64,16 +64,19 @@ fn sites_of_one_call_site_and_rows_of_several_gpus_are_summed() {
     let first = &report.processes[1];
     assert_eq!((first.name.as_str(), first.live), ("p1", Total { count: 8, bytes: 800 }));
     assert_eq!((first.other, first.other_sites), (Total { count: 1, bytes: 100 }, 1));
-    let [place] = &first.places[..] else { panic!("{first:?}") };
-    assert_eq!((place.name.as_str(), place.live), ("load (app.cc:4)", Total { count: 7, bytes: 700 }));
-    assert_eq!((place.allocations, place.frees, place.ended), (10, 3, 0));
-    assert_eq!((&place.curve[..], &first.ends_ns[..]), (&[700][..], &[SECOND][..]));
-    assert!(place.has_series);
+    let [call_site] = &first.call_sites[..] else { panic!("{first:?}") };
+    assert_eq!(
+        (call_site.name.as_str(), call_site.live),
+        ("load (app.cc:4)", Total { count: 7, bytes: 700 })
+    );
+    assert_eq!((call_site.allocations, call_site.frees, call_site.freed_with_context), (10, 3, 0));
+    assert_eq!((&call_site.curve[..], &first.ends_ns[..]), (&[700][..], &[SECOND][..]));
+    assert!(call_site.has_series);
 }
 
 #[test]
 fn suspects_come_first_by_rate_and_others_by_live_memory() {
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     for second in 1..=30 {
         let rows = [
             row(1, 1, 0, 5000, 5000),
@@ -88,9 +91,9 @@ fn suspects_come_first_by_rate_and_others_by_live_memory() {
     }
     let report = report(&mut memory, 30 * SECOND);
     let shown: Vec<_> = report.processes[0]
-        .places
+        .call_sites
         .iter()
-        .map(|p| (p.place.frames[0].function.clone().unwrap(), p.is_suspect()))
+        .map(|p| (p.call_site.frames[0].function.clone().unwrap(), p.is_suspect()))
         .collect();
     let expected = [("fast", true), ("slow", true), ("keep more", false), ("keep", false)];
     assert_eq!(shown, expected.map(|(name, is_suspect)| (name.to_owned(), is_suspect)));
@@ -98,7 +101,7 @@ fn suspects_come_first_by_rate_and_others_by_live_memory() {
 
 #[test]
 fn suspects_are_named_before_larger_sites() {
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     for second in 1..=30 {
         let mut rows: Vec<_> = (1..=200).map(|site| row(1, site, 0, 5000, 5000)).collect();
         rows.push(row(1, 1000, 0, second, second));
@@ -111,13 +114,13 @@ fn suspects_are_named_before_larger_sites() {
 
 #[test]
 fn a_call_site_keeps_its_series_while_it_is_near_the_top() {
-    let mut memory = Holdings::new(RULES, false);
-    let with_series = |memory: &mut Holdings, live: &dyn Fn(u32) -> u64, now_ns| -> Vec<u32> {
+    let mut memory = LiveMemory::new(RULES, false);
+    let with_series = |memory: &mut LiveMemory, live: &dyn Fn(u32) -> u64, now_ns| -> Vec<u32> {
         let rows: Vec<_> = (1..=40).map(|site| row(1, site, 0, live(site), 1000)).collect();
         memory.feed(&rows, &running(&[1]), now_ns);
         (1..=40).for_each(|site| memory.name(SiteId(site), stack(&[&format!("f{site:02}")])));
         let report = report(memory, now_ns);
-        let mut shown: Vec<_> = report.processes[0].places.iter().filter(|p| p.has_series).collect();
+        let mut shown: Vec<_> = report.processes[0].call_sites.iter().filter(|p| p.has_series).collect();
         shown.sort_by_key(|p| p.name.clone());
         shown.iter().map(|p| p.name[1..3].parse().unwrap()).collect()
     };
@@ -142,14 +145,14 @@ fn exited_processes_are_forgotten_or_keep_their_figures() {
         info.exited_at_ns = Some(3);
     }
     for keeps_exited in [false, true] {
-        let mut memory = Holdings::new(RULES, keeps_exited);
+        let mut memory = LiveMemory::new(RULES, keeps_exited);
         let rows = [row(1, 1, 0, 2, 2), row(2, 2, 0, 1, 1)];
         memory.feed(&rows, &running(&[1, 2]), 1);
         memory.feed(&[row(1, 1, 0, 7, 7), row(2, 2, 0, 1, 1)], &with_exited, 3);
         // its rows are removed from the table, and so is its name
         memory.feed(&rows[1..], &running(&[2]), 4);
         let report = report(&mut memory, 5);
-        let shown: Vec<_> = report.processes.iter().map(|p| (p.pid.0, p.has_ended, p.live.count)).collect();
+        let shown: Vec<_> = report.processes.iter().map(|p| (p.pid.0, p.has_exited, p.live.count)).collect();
         let expected: &[_] = if keeps_exited { &[(2, false, 1), (1, true, 7)] } else { &[(2, false, 1)] };
         assert_eq!(shown, expected);
     }
@@ -157,7 +160,7 @@ fn exited_processes_are_forgotten_or_keep_their_figures() {
 
 #[test]
 fn the_latest_exited_processes_are_kept_and_names_are_dropped_with_their_sites() {
-    let mut memory = Holdings::new(RULES, true);
+    let mut memory = LiveMemory::new(RULES, true);
     for pid in 1..=200 {
         memory.feed(&[row(pid, pid, 0, 1, 1)], &running(&[pid]), u64::from(pid));
         memory.name(SiteId(pid), stack(&["load"]));
@@ -185,7 +188,7 @@ fn allocation(site: u32, since_ns: u64) -> Allocation {
 fn a_leak_is_found_after_many_sites_that_freed_everything() {
     const PASSING: u32 = 1500;
     const LEAK: u32 = 5000;
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     for second in 1..=60 {
         let mut rows: Vec<_> = (0..PASSING).map(|site| row(1, site, 0, u64::from(second < 3), 1)).collect();
         if second > 10 {
@@ -201,19 +204,19 @@ fn a_leak_is_found_after_many_sites_that_freed_everything() {
     memory.name(SiteId(LEAK), stack(&["leak"]));
     (0..PASSING).for_each(|site| memory.name(SiteId(site), stack(&["pass"])));
     let report = report(&mut memory, 60 * SECOND);
-    let places = &report.processes[0].places;
-    assert_eq!(places.len(), 2);
-    assert!(places[0].is_suspect() && places[0].name.starts_with("leak"), "{:?}", places[0]);
-    assert_eq!(places[0].judgement.growth.frees, 0);
+    let call_sites = &report.processes[0].call_sites;
+    assert_eq!(call_sites.len(), 2);
+    assert!(call_sites[0].is_suspect() && call_sites[0].name.starts_with("leak"), "{:?}", call_sites[0]);
+    assert_eq!(call_sites[0].judgement.growth.frees, 0);
     // all sites are in the sum, including those that lost their history or never had one
-    let Judgement { verdict, growth } = places[1].judgement;
+    let Judgement { verdict, growth } = call_sites[1].judgement;
     assert_eq!((verdict, growth.allocations, growth.frees), (Verdict::Freed, 1500, 1500));
     assert!(report.is_complete());
 }
 
 #[test]
 fn sites_without_a_history_are_not_judged_and_the_report_is_incomplete() {
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     let most = MOST_SITES as u32;
     for second in 1..=30 {
         let mut rows: Vec<_> = (0..most).map(|site| row(1, site, 0, 5000, 5000)).collect();
@@ -229,8 +232,8 @@ fn sites_without_a_history_are_not_judged_and_the_report_is_incomplete() {
     }
     let report = report(&mut memory, 30 * SECOND);
     let verdict = |name: &str| {
-        let mut places = report.processes[0].places.iter();
-        places.find(|place| place.name.starts_with(name)).unwrap().judgement.verdict
+        let mut call_sites = report.processes[0].call_sites.iter();
+        call_sites.find(|call_site| call_site.name.starts_with(name)).unwrap().judgement.verdict
     };
     assert_eq!((verdict("late"), verdict("mixed")), (Verdict::NotFollowed, Verdict::NotFollowed));
     assert_eq!((verdict("leak"), verdict("quiet")), (Verdict::Suspect, Verdict::Unchanged));
@@ -241,7 +244,7 @@ fn sites_without_a_history_are_not_judged_and_the_report_is_incomplete() {
 /// suspect at any time in between, and one that leaks must be.
 #[test]
 fn a_call_site_is_no_suspect_before_its_ages_are_known() {
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     let (mut dated, mut cleared, mut last_ns) = (0, 0, None);
     for second in 1..=100 {
         let rows = [row(1, 1, 0, 3 * second, 9 * second), row(1, 2, 0, second, second)];
@@ -250,16 +253,16 @@ fn a_call_site_is_no_suspect_before_its_ages_are_known() {
             .iter()
             .for_each(|(site, name)| memory.name(SiteId(*site), stack(&[name])));
         let mut shown = report(&mut memory, second * SECOND);
-        if memory.wants_dates(&shown) {
+        if memory.wants_ages(&shown) {
             assert!(last_ns.is_none_or(|last| second * SECOND - last >= DATES_LAST_NS));
             (dated, last_ns) = (dated + 1, Some(second * SECOND));
             // nothing is older than a quarter of the time
-            memory.date(&[allocation(1, second * SECOND * 3 / 4), allocation(2, SECOND)], |ns| ns);
-            assert!(!memory.wants_dates(&shown));
+            memory.set_ages(&[allocation(1, second * SECOND * 3 / 4), allocation(2, SECOND)], |ns| ns);
+            assert!(!memory.wants_ages(&shown));
             shown = report(&mut memory, second * SECOND);
         }
-        let places = &shown.processes[0].places;
-        let of = |name: &str| places.iter().find(|place| place.name.starts_with(name)).unwrap();
+        let call_sites = &shown.processes[0].call_sites;
+        let of = |name: &str| call_sites.iter().find(|call_site| call_site.name.starts_with(name)).unwrap();
         assert!(!of("turn over").is_suspect(), "{second}: {:?}", of("turn over"));
         cleared += u64::from(of("turn over").judgement.verdict == Verdict::Growing);
         assert_eq!(of("leak").is_suspect(), second > 11, "{second}: {:?}", of("leak"));
@@ -269,14 +272,14 @@ fn a_call_site_is_no_suspect_before_its_ages_are_known() {
 
 #[test]
 fn the_oldest_allocation_of_a_call_site_has_an_age() {
-    let mut memory = Holdings::new(RULES, false);
+    let mut memory = LiveMemory::new(RULES, false);
     memory.feed(&[row(1, 1, 0, 2, 2), row(1, 2, 0, 1, 1)], &running(&[1]), 50);
     [1, 2].iter().for_each(|site| memory.name(SiteId(*site), stack(&["load"])));
-    assert_eq!(report(&mut memory, 60).processes[0].places[0].oldest_age_ns, None);
-    memory.date(&[allocation(1, 1040), allocation(2, 1020), allocation(1, 1030)], |ns| ns - 1000);
-    assert_eq!(report(&mut memory, 60).processes[0].places[0].oldest_age_ns, Some(40));
-    memory.date(&[allocation(1, 1040)], |ns| ns - 1000);
-    assert_eq!(report(&mut memory, 60).processes[0].places[0].oldest_age_ns, Some(20));
+    assert_eq!(report(&mut memory, 60).processes[0].call_sites[0].oldest_age_ns, None);
+    memory.set_ages(&[allocation(1, 1040), allocation(2, 1020), allocation(1, 1030)], |ns| ns - 1000);
+    assert_eq!(report(&mut memory, 60).processes[0].call_sites[0].oldest_age_ns, Some(40));
+    memory.set_ages(&[allocation(1, 1040)], |ns| ns - 1000);
+    assert_eq!(report(&mut memory, 60).processes[0].call_sites[0].oldest_age_ns, Some(20));
 }
 
 #[test]
@@ -285,12 +288,12 @@ fn only_losses_that_could_change_a_verdict_are_reported() {
     for (i, &cause) in LossCause::ALL.iter().enumerate() {
         losses.add(cause, i as u64 + 1);
     }
-    let causes: Vec<_> = missing(&losses).iter().map(|loss| loss.cause).collect();
+    let causes: Vec<_> = losses_affecting_verdicts(&losses).iter().map(|loss| loss.cause).collect();
     for cause in
         [LossCause::LiveFull, LossCause::LostStack, LossCause::UnreadAllocation, LossCause::ProcessesFull]
     {
         assert!(causes.contains(&cause), "{cause:?}");
     }
     assert!(!causes.contains(&LossCause::RingFull) && !causes.contains(&LossCause::LateAttach));
-    assert_eq!(missing(&Losses::default()), []);
+    assert_eq!(losses_affecting_verdicts(&Losses::default()), []);
 }

@@ -77,7 +77,7 @@ pub struct Growth {
     pub allocations: u64,
     pub frees: u64,
     /// Allocations that were freed with their context.
-    pub ended: u64,
+    pub freed_with_context: u64,
 }
 
 impl Growth {
@@ -128,7 +128,7 @@ impl Life<'_> {
             fell_bytes: lows.windows(2).map(fall).fold(0, u64::saturating_add),
             allocations: last.allocations.saturating_sub(before.allocations),
             frees: last.frees.saturating_sub(before.frees),
-            ended: last.ended.saturating_sub(before.ended),
+            freed_with_context: last.freed_with_context.saturating_sub(before.freed_with_context),
         }
     }
 }
@@ -138,7 +138,7 @@ pub fn judge(life: &Life<'_>, rules: Rules) -> Judgement {
     let Some(first_used) = life.points.iter().position(|p| p.allocations > 0) else {
         return Judgement { verdict: Verdict::Unchanged, growth: Growth::default() };
     };
-    let all_freed = |last: &Point| last.frees.saturating_add(last.ended) >= last.allocations;
+    let all_freed = |last: &Point| last.frees.saturating_add(last.freed_with_context) >= last.allocations;
     if life.points.last().is_some_and(|last| last.last_bytes == 0 && all_freed(last)) {
         return Judgement { verdict: Verdict::Freed, growth: life.growth_since(first_used, &[]) };
     }
@@ -167,7 +167,7 @@ fn verdict(lows: &[u64; WINDOWS], growth: &Growth, is_recycled: bool) -> Verdict
     // a cache that fills up grows more slowly towards the end
     let late = lows[WINDOWS - 1].saturating_sub(lows[WINDOWS / 2]);
     let still_grows = late >= growth.bytes / 5 && lows[WINDOWS - 1] > lows[WINDOWS - 3];
-    if growth.allocations == 0 && growth.frees == 0 && growth.ended == 0 {
+    if growth.allocations == 0 && growth.frees == 0 && growth.freed_with_context == 0 {
         Verdict::Unchanged
     } else if growth.bytes == 0 {
         if fell == 0 { Verdict::Steady } else { Verdict::Varying }

@@ -1,4 +1,4 @@
-use gpuprobe_event::counters::{Held, ProcessKey, SiteMemory};
+use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{SiteId, Tgid};
 
 use super::*;
@@ -24,7 +24,7 @@ fn judged_with(units: impl IntoIterator<Item = u64>, oldest_ns: Option<u64>) -> 
             process: ProcessKey { tgid: Tgid(1), instance: 1 },
             site: SiteId(1),
             gpu: None,
-            held: Held { live_bytes: live * UNIT, live_allocations: live },
+            live: LiveTotals { live_bytes: live * UNIT, live_allocations: live },
             allocations,
             allocated_bytes: allocations * UNIT,
             ended_allocations: 0,
@@ -181,24 +181,27 @@ fn a_call_site_without_live_memory_has_freed_everything_at_any_age() {
 
 #[test]
 fn memory_freed_with_its_context_is_no_leak_and_no_free() {
-    let point = |live: u64, ended| Point {
+    let point = |live: u64, freed_with_context| Point {
         low_bytes: live,
         last_bytes: live,
         allocations: 80,
-        frees: 80 - live - ended,
-        ended,
+        frees: 80 - live - freed_with_context,
+        freed_with_context,
     };
     let judged = |points: &[Point]| {
         let ends_ns: Vec<u64> = (1..=points.len() as u64).map(|second| second * SECOND).collect();
         judge(&Life { began_ns: 0, ends_ns: &ends_ns, points, oldest_ns: None }, RULES)
     };
     let Judgement { verdict, growth } = judged(&[point(80, 0), point(0, 80)]);
-    assert_eq!((verdict, growth.allocations, growth.frees, growth.ended), (Verdict::Freed, 80, 0, 80));
+    assert_eq!(
+        (verdict, growth.allocations, growth.frees, growth.freed_with_context),
+        (Verdict::Freed, 80, 0, 80)
+    );
     // one allocation in another context stays, and the end of a context is a change
     let mut points = vec![point(80, 0); 30];
     points.extend([point(1, 79); 10]);
     let Judgement { verdict, growth } = judged(&points);
-    assert_eq!((verdict, growth.frees, growth.ended), (Verdict::Varying, 0, 79));
+    assert_eq!((verdict, growth.frees, growth.freed_with_context), (Verdict::Varying, 0, 79));
 }
 
 #[test]
@@ -219,8 +222,13 @@ fn a_suspect_has_always_grown() {
             assert!(growth.fell_bytes <= growth.bytes, "{seed} {growth:?}");
         }
     }
-    let point =
-        Point { low_bytes: u64::MAX, last_bytes: u64::MAX, allocations: u64::MAX, frees: 0, ended: u64::MAX };
+    let point = Point {
+        low_bytes: u64::MAX,
+        last_bytes: u64::MAX,
+        allocations: u64::MAX,
+        frees: 0,
+        freed_with_context: u64::MAX,
+    };
     let mut points = vec![Point { allocations: 1, ..Point::default() }; 20];
     points.extend([point; 20]);
     let ends_ns: Vec<u64> = (0..40).map(|i| u64::MAX - 1000 + i).collect();

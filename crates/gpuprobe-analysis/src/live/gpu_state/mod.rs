@@ -21,20 +21,20 @@ const ON_GPU: [Space; 4] = [Space::Device, Space::Pool, Space::Vmm, Space::Array
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared<'a> {
     /// Memory calls are not probed.
-    Nobody,
+    NoProcess,
     /// Only these processes and their children are observed.
     Only(&'a [Tgid]),
     /// All processes of the host are observed.
-    Everybody,
+    AllProcesses,
 }
 
 impl Compared<'_> {
     /// Whether calls of this process would have been seen.
     fn watches(self, pid: Tgid) -> bool {
         match self {
-            Self::Nobody => false,
+            Self::NoProcess => false,
             Self::Only(pids) => pids.contains(&pid),
-            Self::Everybody => true,
+            Self::AllProcesses => true,
         }
     }
 }
@@ -120,7 +120,7 @@ impl GpuStates {
                 let Some(name) = name else { continue };
                 let is_only = on.get(&process.pid) == Some(&1);
                 let is_compared =
-                    compared.watches(process.pid) || known.is_some() && compared != Compared::Nobody;
+                    compared.watches(process.pid) || known.is_some() && compared != Compared::NoProcess;
                 users.push(GpuUser {
                     gpu,
                     pid: process.pid,

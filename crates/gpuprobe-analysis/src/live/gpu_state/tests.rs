@@ -64,7 +64,7 @@ fn unexplained_bytes_are_nvmls_figure_minus_the_live_memory_on_that_gpu() {
         (host(1), Space::Device, 70),
     ];
     let gpus = vec![gpu(1, &[(7, Some(60)), (8, None)]), gpu(0, &[(7, Some(1127))])];
-    let states = built(gpus, vec![process(7, None, &live), process(8, None, &[])], Compared::Everybody);
+    let states = built(gpus, vec![process(7, None, &live), process(8, None, &[])], Compared::AllProcesses);
     let expected = [
         (0, 7, Some(127), Some(1000), Some(0)),
         (1, 7, Some(70), Some(0), Some(10)),
@@ -78,10 +78,10 @@ fn unexplained_bytes_are_nvmls_figure_minus_the_live_memory_on_that_gpu() {
 fn memory_of_an_unknown_gpu_is_on_the_only_gpu_of_the_process() {
     let live = [(None, Space::Device, 5), (Some(Gpu::OfProcess(3)), Space::Device, 7)];
     let processes = || vec![process(7, None, &live)];
-    let states = built(vec![gpu(1, &[(7, Some(20))])], processes(), Compared::Everybody);
+    let states = built(vec![gpu(1, &[(7, Some(20))])], processes(), Compared::AllProcesses);
     assert_eq!(figures(&states), [(1, 7, Some(12), Some(8), Some(0))]);
     let gpus = vec![gpu(0, &[(7, Some(20))]), gpu(1, &[(7, Some(20))])];
-    let states = built(gpus, processes(), Compared::Everybody);
+    let states = built(gpus, processes(), Compared::AllProcesses);
     assert_eq!(figures(&states), [(0, 7, None, None, None), (1, 7, None, None, None)]);
 }
 
@@ -96,7 +96,7 @@ fn exited_processes_are_omitted_and_unseen_processes_are_compared_if_all_are_obs
         ]
     };
     let gpus = || vec![gpu(0, &[(7, Some(1)), (8, Some(2)), (50, Some(3)), (51, Some(4))])];
-    let states = built(gpus(), processes(), Compared::Everybody);
+    let states = built(gpus(), processes(), Compared::AllProcesses);
     let expected = [(0, 7, Some(0), Some(1), Some(0)), (0, 50, Some(0), Some(3), Some(0))];
     assert_eq!(figures(&states), expected);
     assert_eq!(states.users[1].name, "stranger");
@@ -105,7 +105,7 @@ fn exited_processes_are_omitted_and_unseen_processes_are_compared_if_all_are_obs
     assert_eq!(figures(&states), expected);
     let states = built(gpus(), processes(), Compared::Only(&[Tgid(4)]));
     assert_eq!(figures(&states), [(0, 7, Some(0), Some(1), Some(0)), (0, 50, None, None, None)]);
-    let states = built(gpus(), processes(), Compared::Nobody);
+    let states = built(gpus(), processes(), Compared::NoProcess);
     assert_eq!(figures(&states), [(0, 7, None, None, None), (0, 50, None, None, None)]);
 }
 
@@ -117,7 +117,7 @@ fn errors_are_listed_by_the_gpus_of_the_host() {
     // a GPU that the host lists, one that it does not list, and one with the number of another
     let xids = vec![xid(0, Some(Uuid([3; 16])), 2), xid(5, None, 1), xid(1, None, 1)];
     let readings = GpuReadings { xids, ..GpuReadings::default() };
-    let states = GpuStates::build(&readings, &snapshot, &HashMap::new(), Compared::Nobody);
+    let states = GpuStates::build(&readings, &snapshot, &HashMap::new(), Compared::NoProcess);
     assert_eq!(states.is_up, Some(false));
     let counts: Vec<_> = states.xids.iter().map(|e| (e.gpu, e.xid, e.count)).collect();
     assert_eq!(counts, [(1, 79, 2), (5, 79, 1)]);

@@ -4,22 +4,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, LaunchCounts, ProcessKey, ProcessMemory, WorkRows,
+    Allocation, CallCounts, ContextMemory, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey, ProcessMemory,
 };
 use gpuprobe_event::{Gpu, HostGpu, Losses, Tgid};
 use serde::Serialize;
 
-use super::exited::{Ended, PastProcesses};
+use super::exited::{ExitedProcesses, PastProcesses};
 pub use super::function_counts::{Failure, FunctionCounts};
 use super::gpu_state::GpuStates;
 use super::memory_counts::memory_counts;
 pub use super::memory_counts::{GpuMemory, MemoryCounts, MemoryTotals};
 pub use super::process_snapshot::{LiveAllocation, ProcessSnapshot};
-use super::self_metrics::{OwnProcess, Served};
+use super::self_metrics::{SelfMetrics, Served};
 use crate::cost::budget::BudgetReport;
 use crate::gpu_ops::launches::by_kernel;
-use crate::gpu_ops::process_ops::Work;
-use crate::leaks::live_memory::ProcessPlaces;
+use crate::gpu_ops::process_ops::GpuOps;
+use crate::leaks::live_memory::ProcessCallSites;
 use crate::process_info::ProcessInfo;
 use crate::stats::loss_counts::{LossCount, every_cause};
 
@@ -58,13 +58,13 @@ pub struct Inputs<'a> {
     /// Live allocations; empty if they were not requested.
     pub allocations: &'a [Allocation],
     /// Rows of GPU operations: launches, graphs, copies and gaps.
-    pub work: &'a WorkRows,
+    pub gpu_ops: &'a GpuOpRows,
     /// Live memory by call site.
-    pub places: &'a [ProcessPlaces],
+    pub call_sites: &'a [ProcessCallSites],
     /// The processes of the rows above.
     pub processes: &'a HashMap<ProcessKey, ProcessInfo>,
     /// Exited processes whose rows are no longer in the tables.
-    pub ended: &'a Ended,
+    pub exited: &'a ExitedProcesses,
     pub gpus: &'a [HostGpu],
     pub losses: &'a Losses,
     pub libraries: &'a [LibraryProbes],
@@ -87,14 +87,14 @@ pub struct Snapshot {
     pub gpus: Vec<HostGpu>,
     pub gpu_states: GpuStates,
     /// Live memory of running processes by call site.
-    pub places: Vec<ProcessPlaces>,
+    pub call_sites: Vec<ProcessCallSites>,
     /// Every cause once.
     pub losses: Vec<LossCount>,
     pub libraries: Vec<LibraryProbes>,
     /// Every reason once.
     pub skipped: Vec<SkippedFiles>,
     /// The resources of gpuprobe itself, if they were read.
-    pub own: Option<OwnProcess>,
+    pub self_metrics: Option<SelfMetrics>,
     /// `None` if there is no budget.
     pub budget: Option<BudgetReport>,
     pub served: Served,
@@ -112,9 +112,9 @@ impl Snapshot {
     /// Combines the rows of the BPF side with the names of processes.
     pub fn build(inputs: &Inputs<'_>) -> Self {
         let exited = |p: &Arc<ProcessSnapshot>| (p.key(), Arc::clone(p));
-        let mut processes: BTreeMap<_, _> = inputs.ended.iter().map(exited).collect();
-        let mut totals = inputs.ended.totals();
-        for counts in inputs.calls.iter().chain(&inputs.work.calls) {
+        let mut processes: BTreeMap<_, _> = inputs.exited.iter().map(exited).collect();
+        let mut totals = inputs.exited.totals();
+        for counts in inputs.calls.iter().chain(&inputs.gpu_ops.calls) {
             let Some(process) = entry(&mut processes, inputs, counts.process) else { continue };
             process.add_calls(counts);
         }
@@ -151,15 +151,15 @@ impl Snapshot {
         Self {
             unix_seconds: inputs.unix_seconds,
             processes,
-            past: inputs.ended.past().cloned().collect(),
+            past: inputs.exited.past().cloned().collect(),
             totals,
             gpus: inputs.gpus.to_vec(),
             gpu_states: GpuStates::default(),
-            places: inputs.places.to_vec(),
+            call_sites: inputs.call_sites.to_vec(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),
-            own: None,
+            self_metrics: None,
             budget: None,
             served: Served::default(),
         }
@@ -175,20 +175,20 @@ impl Snapshot {
 
 /// Adds the rows of GPU operations to their processes.
 fn add_gpu_ops(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, inputs: &Inputs<'_>) {
-    let mut add = |key: ProcessKey, add: &dyn Fn(&mut Work)| {
+    let mut add = |key: ProcessKey, add: &dyn Fn(&mut GpuOps)| {
         if let Some(process) = entry(processes, inputs, key) {
-            add(&mut process.work);
+            add(&mut process.gpu_ops);
         }
     };
-    let WorkRows { launches, graphs, copies, gaps, calls: _, commands: _, unified: _ } = inputs.work;
+    let GpuOpRows { launches, graphs, copies, gaps, calls: _, commands: _, unified: _ } = inputs.gpu_ops;
     let mut launched: BTreeMap<ProcessKey, Vec<&LaunchCounts>> = BTreeMap::new();
     launches.iter().for_each(|row| launched.entry(row.process).or_default().push(row));
     for (process, rows) in launched {
-        add(process, &|work| work.kernels.extend(by_kernel(rows.iter().copied())));
+        add(process, &|gpu_ops| gpu_ops.kernels.extend(by_kernel(rows.iter().copied())));
     }
-    graphs.iter().for_each(|row| add(row.process, &|work| work.graphs.add_row(row)));
-    copies.iter().for_each(|row| add(row.process, &|work| work.copies.push(row.totals.clone())));
-    gaps.iter().for_each(|row| add(row.process, &|work| work.gaps.add_row(row)));
+    graphs.iter().for_each(|row| add(row.process, &|gpu_ops| gpu_ops.graphs.add_row(row)));
+    copies.iter().for_each(|row| add(row.process, &|gpu_ops| gpu_ops.copies.push(row.totals.clone())));
+    gaps.iter().for_each(|row| add(row.process, &|gpu_ops| gpu_ops.gaps.add_row(row)));
 }
 
 /// The entry of a process, created at its first use. `None` if the process is not known yet: a series with a

@@ -1,10 +1,10 @@
-use gpuprobe_event::counters::{GraphCounts, Held, LATENCY_BUCKETS};
+use gpuprobe_event::counters::{GraphCounts, LATENCY_BUCKETS, LiveTotals};
 use gpuprobe_event::{
-    Api, DriverTime, FunctionId, GpuNumbers, LossCause, MemoryAmount, SiteId, Space, catalogue,
+    Api, DeviceTime, FunctionId, GpuNumbers, LossCause, MemoryAmount, SiteId, Space, catalogue,
 };
 
 use super::*;
-use crate::live::exited::{EndedProcess, LISTED_AFTER_EXIT_NS};
+use crate::live::exited::{ExitedProcess, LISTED_AFTER_EXIT_NS};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -15,16 +15,16 @@ fn key(tgid: u32) -> ProcessKey {
 fn counts(process: ProcessKey, function: FunctionId, calls: u64) -> CallCounts {
     let mut latency = [0; LATENCY_BUCKETS];
     latency[10] = calls;
-    let (bytes, total_ns, driver) = (10 * calls, 100 * calls, DriverTime { calls: 1, ns: 7 });
+    let (bytes, total_ns, driver) = (10 * calls, 100 * calls, DeviceTime { calls: 1, ns: 7 });
     CallCounts { process, function, calls, errors: 1, bytes, total_ns, driver, latency }
 }
 
 fn memory(process: ProcessKey) -> ProcessMemory {
-    let mut held = [Held::default(); Space::ALL.len()];
-    held[Space::Pinned as usize] = Held { live_bytes: 4096, live_allocations: 1 };
+    let mut held = [LiveTotals::default(); Space::ALL.len()];
+    held[Space::Pinned as usize] = LiveTotals { live_bytes: 4096, live_allocations: 1 };
     ProcessMemory {
         process,
-        held,
+        live: held,
         allocated_bytes: 8192,
         freed_bytes: 4096,
         allocations: 2,
@@ -55,10 +55,10 @@ fn built(calls: &[CallCounts], memory: &[ProcessMemory], exits: &[(ProcessKey, u
         calls,
         memory,
         allocations: &[],
-        work: &WorkRows::default(),
-        places: &[],
+        gpu_ops: &GpuOpRows::default(),
+        call_sites: &[],
         processes: &known.map(info).collect(),
-        ended: &Ended::default(),
+        exited: &ExitedProcesses::default(),
         losses: &losses,
         libraries: &[],
         skipped: &[],
@@ -135,19 +135,19 @@ fn an_exited_process_is_shown_until_its_rows_are_removed_and_has_no_live_memory(
 
 #[test]
 fn exited_processes_are_shown_and_the_totals_never_decrease() {
-    let mut ended = Ended::default();
+    let mut exited = ExitedProcesses::default();
     let info = |at| ProcessInfo { name: "app".to_owned(), exited_at_ns: Some(at), ..ProcessInfo::default() };
     for (tgid, at) in [(1, 10), (2, 20)] {
-        ended.keep(EndedProcess {
+        exited.keep(ExitedProcess {
             key: key(tgid),
             info: info(at),
             calls: vec![counts(key(tgid), function("cudaFree"), 3)],
             failures: Vec::new(),
             memory: Some(memory(key(tgid))),
-            work: WorkRows::default(),
+            gpu_ops: GpuOpRows::default(),
         });
     }
-    let snapshot = |ended: &Ended| {
+    let snapshot = |exited: &ExitedProcesses| {
         Snapshot::build(&Inputs {
             failures: &[],
             contexts: &[],
@@ -155,31 +155,31 @@ fn exited_processes_are_shown_and_the_totals_never_decrease() {
             calls: &[counts(key(3), function("cudaFree"), 4)],
             memory: &[memory(key(3))],
             allocations: &[],
-            work: &WorkRows::default(),
-            places: &[],
+            gpu_ops: &GpuOpRows::default(),
+            call_sites: &[],
             processes: &HashMap::from([(key(3), ProcessInfo::default())]),
-            ended,
+            exited,
             losses: &Losses::default(),
             libraries: &[],
             skipped: &[],
             unix_seconds: 1.5,
         })
     };
-    let all = snapshot(&ended);
+    let all = snapshot(&exited);
     let shown: Vec<_> =
         all.processes.iter().map(|p| (p.pid.0, p.exited_at_ns, p.functions[0].calls)).collect();
     assert_eq!(shown, [(1, Some(10), 3), (2, Some(20), 3), (3, None, 4)]);
     assert_eq!(all.processes[0].memory.live[2].amount.bytes, 0);
     assert_eq!(all.processes[0].memory.allocated_bytes, 8192);
-    ended.forget_old(LISTED_AFTER_EXIT_NS + 15, |_| false);
-    let later = snapshot(&ended);
+    exited.forget_old(LISTED_AFTER_EXIT_NS + 15, |_| false);
+    let later = snapshot(&exited);
     assert_eq!(later.processes.iter().map(|p| p.pid.0).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(later.totals, all.totals);
     assert_eq!((all.past.len(), later.past.len()), (0, 1));
     assert_eq!((later.past[0].processes, later.past[0].functions[0].calls), (1, 3));
     let shared = |snapshot: &Snapshot| {
         let process = snapshot.processes.iter().find(|p| p.pid.0 == 2).unwrap();
-        Arc::ptr_eq(process, ended.iter().next().unwrap())
+        Arc::ptr_eq(process, exited.iter().next().unwrap())
     };
     assert!(shared(&all) && shared(&later), "the rows of an exited process are built once");
 }
@@ -188,7 +188,7 @@ fn exited_processes_are_shown_and_the_totals_never_decrease() {
 #[test]
 fn rows_of_an_unknown_process_are_left_to_the_next_snapshot() {
     let (calls, memory) = ([counts(key(3), function("cudaFree"), 4)], [memory(key(3))]);
-    let work = WorkRows {
+    let gpu_ops = GpuOpRows {
         graphs: vec![GraphCounts {
             process: key(3),
             launches: 1,
@@ -197,9 +197,9 @@ fn rows_of_an_unknown_process_are_left_to_the_next_snapshot() {
             unknown: 0,
             captured: 0,
         }],
-        ..WorkRows::default()
+        ..GpuOpRows::default()
     };
-    let failures = [FailureCounts { process: key(3), way: None, count: 2 }];
+    let failures = [FailureCounts { process: key(3), failure: None, count: 2 }];
     let snapshot = |processes: &HashMap<ProcessKey, ProcessInfo>| {
         Snapshot::build(&Inputs {
             failures: &failures,
@@ -208,10 +208,10 @@ fn rows_of_an_unknown_process_are_left_to_the_next_snapshot() {
             calls: &calls,
             memory: &memory,
             allocations: &[],
-            work: &work,
-            places: &[],
+            gpu_ops: &gpu_ops,
+            call_sites: &[],
             processes,
-            ended: &Ended::default(),
+            exited: &ExitedProcesses::default(),
             losses: &Losses::default(),
             libraries: &[],
             skipped: &[],
@@ -223,7 +223,7 @@ fn rows_of_an_unknown_process_are_left_to_the_next_snapshot() {
     let next = snapshot(&HashMap::from([(key(3), ProcessInfo::default())]));
     let process = &next.processes[0];
     assert_eq!((process.functions[0].calls, process.failures[0].count), (4, 2));
-    assert_eq!((process.work.graphs.launches, next.totals.allocations), (1, 2));
+    assert_eq!((process.gpu_ops.graphs.launches, next.totals.allocations), (1, 2));
 }
 
 #[test]
@@ -241,15 +241,15 @@ fn memory_is_listed_by_the_gpus_of_the_host_if_these_are_known() {
     gpus.set(1, 3);
     let info = ProcessInfo { name: "app".to_owned(), gpus, ..ProcessInfo::default() };
     let by_kind = |device, managed| {
-        let mut kinds = [Held::default(); Space::ALL.len()];
+        let mut kinds = [LiveTotals::default(); Space::ALL.len()];
         kinds[Space::Device as usize] = device;
         kinds[Space::Managed as usize] = managed;
         kinds
     };
-    let some = |n: u64| Held { live_bytes: 100 * n, live_allocations: n };
-    let none = Held::default();
-    let context = |tgid, gpu, held| ContextMemory { process: key(tgid), gpu, held };
-    let row = |tgid, device| ProcessMemory { held: by_kind(device, none), ..memory(key(tgid)) };
+    let some = |n: u64| LiveTotals { live_bytes: 100 * n, live_allocations: n };
+    let none = LiveTotals::default();
+    let context = |tgid, gpu, held| ContextMemory { process: key(tgid), gpu, live: held };
+    let row = |tgid, device| ProcessMemory { live: by_kind(device, none), ..memory(key(tgid)) };
     let allocation = |tgid, gpu| Allocation {
         process: key(tgid),
         ptr: 16,
@@ -272,10 +272,10 @@ fn memory_is_listed_by_the_gpus_of_the_host_if_these_are_known() {
         calls: &[],
         memory: &[row(1, some(10)), row(2, some(5))],
         allocations: &[allocation(1, Some(0)), allocation(2, Some(0))],
-        work: &WorkRows::default(),
-        places: &[],
+        gpu_ops: &GpuOpRows::default(),
+        call_sites: &[],
         processes: &HashMap::from([(key(1), info), (key(2), ProcessInfo::default())]),
-        ended: &Ended::default(),
+        exited: &ExitedProcesses::default(),
         losses: &Losses::default(),
         libraries: &[],
         skipped: &[],

@@ -22,8 +22,8 @@ use self::stream_gaps::StreamGapTracker;
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
 use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
-use crate::gpu_ops::launches::{self, GraphLaunches, KernelLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
-use crate::gpu_ops::process_ops::Work;
+use crate::gpu_ops::launches::{self, CudaKernelLaunches, GraphLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
+use crate::gpu_ops::process_ops::GpuOps;
 use crate::stats::buckets::bucket;
 
 /// CUDA kernels with a row of their own; all others share one.
@@ -34,7 +34,7 @@ const MOST_STREAMS: usize = 1 << 16;
 /// Collects [`Work`] from calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuOpReplay {
-    kernels: HashMap<Arc<str>, KernelLaunches>,
+    kernels: HashMap<Arc<str>, CudaKernelLaunches>,
     streams: HashSet<(Arc<str>, Tgid, u64)>,
     graphs: GraphLaunches,
     copies: BTreeMap<CopyKey, CopyTotals>,
@@ -68,28 +68,28 @@ impl GpuOpReplay {
         self.gap_tracker.clear(tgid);
     }
 
-    pub(crate) fn report(&self) -> Work {
+    pub(crate) fn report(&self) -> GpuOps {
         // the calls around some operations are missing in the trace; these operations count by themselves
         if !self.pending.is_empty() {
             let mut all = self.clone();
             all.pending.take_all().into_iter().for_each(|op| all.count(op));
             return all.report();
         }
-        let row = |(name, row): (&Arc<str>, &KernelLaunches)| KernelLaunches {
+        let row = |(name, row): (&Arc<str>, &CudaKernelLaunches)| CudaKernelLaunches {
             kernel: name.as_ref().to_owned(),
             ..row.clone()
         };
         let mut kernels: Vec<_> = self.kernels.iter().map(row).collect();
         launches::sum_up(&mut kernels);
         let copies = self.copies.values().cloned().collect();
-        Work {
+        GpuOps {
             kernels,
             graphs: self.graphs,
             copies,
             gaps: self.gap_tracker.gaps(),
             // these are for tables that are read repeatedly
             launched: CudaKernelSeries::default(),
-            asked: CommandSeries::default(),
+            requests: CommandSeries::default(),
             busiest: self.busiest.busiest(),
             batched: self.batched,
         }

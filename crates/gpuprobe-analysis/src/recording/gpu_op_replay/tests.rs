@@ -9,7 +9,7 @@ use crate::gpu_ops::gaps::LONGEST;
 use crate::gpu_ops::process_ops::Busiest;
 use crate::samples::{self, call, captured, copy, inside, of_kernel, took, unfinished};
 
-fn fed(calls: &[Call]) -> Work {
+fn fed(calls: &[Call]) -> GpuOps {
     let mut replay = GpuOpReplay::default();
     calls.iter().for_each(|call| replay.feed(call));
     replay.report()
@@ -46,17 +46,17 @@ fn wait(stream: Option<u64>) -> Call {
     Call { class: Class::Sync, stream, ..call(Api::Driver, "cuStreamSynchronize", 0) }
 }
 
-fn names(work: &Work) -> Vec<(&str, u64)> {
-    work.kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches)).collect()
+fn names(gpu_ops: &GpuOps) -> Vec<(&str, u64)> {
+    gpu_ops.kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches)).collect()
 }
 
 #[test]
 fn a_launch_is_counted_once_with_the_name_that_only_the_inner_call_knows() {
     let outer = with_id(of_kernel(launch("", 5), None), 9);
     let inner = with_id(inside(launch("scale", 5), 9), 10);
-    let work = fed(&[inner, outer, failed(launch("scale", 5)), launch("scale", 6)]);
-    assert_eq!(names(&work), [("scale", 2)]);
-    let row = &work.kernels[0];
+    let gpu_ops = fed(&[inner, outer, failed(launch("scale", 5)), launch("scale", 6)]);
+    assert_eq!(names(&gpu_ops), [("scale", 2)]);
+    let row = &gpu_ops.kernels[0];
     assert_eq!((row.totals.errors, row.streams, row.totals.threads), (1, 2, 2 * 8 * 32));
     assert_eq!((row.totals.total_ns, row.totals.latency[9]), (3000, 3), "three calls of 1000 ns");
     assert_eq!(row.totals.grid, Some(([4, 2, 1], [4, 2, 1])));
@@ -68,8 +68,8 @@ fn an_operation_counts_inside_calls_that_are_no_operations() {
     let inner = with_id(inside(launch("ring", 1), 20), 30);
     let outer = with_id(inside(launch("ring", 1), 10), 20);
     // an open group is around the collective, and nothing is around the group
-    let work = fed(&[inner.clone(), outer.clone(), collective(10, Some(5)), collective(5, None)]);
-    assert_eq!(names(&work), [("ring", 1)]);
+    let gpu_ops = fed(&[inner.clone(), outer.clone(), collective(10, Some(5)), collective(5, None)]);
+    assert_eq!(names(&gpu_ops), [("ring", 1)]);
     let lost = fed(&[inner.clone(), outer]);
     assert_eq!(names(&lost), [("ring", 1)], "the record of the collective was lost");
     let open = fed(&[inner, unfinished(with_id(launch("ring", 1), 20))]);
@@ -78,7 +78,7 @@ fn an_operation_counts_inside_calls_that_are_no_operations() {
 
 #[test]
 fn captured_operations_do_not_count_and_graph_launches_count_their_kernels() {
-    let work = fed(&[
+    let gpu_ops = fed(&[
         captured(launch("k", 7)),
         captured(failed(launch("k", 7))),
         captured(graph_launch(Some(17))),
@@ -88,7 +88,7 @@ fn captured_operations_do_not_count_and_graph_launches_count_their_kernels() {
         failed(graph_launch(Some(1000))),
     ]);
     let graphs = GraphLaunches { launches: 2, errors: 1, derived: 1000, unknown: 1, captured: 18 };
-    assert_eq!((work.graphs, work.kernels.len(), work.copies.len()), (graphs, 0, 0));
+    assert_eq!((gpu_ops.graphs, gpu_ops.kernels.len(), gpu_ops.copies.len()), (graphs, 0, 0));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn copies_are_summed_by_direction_mode_and_host_memory() {
         Call { effect: Effect::Transfer(transfer), ..copy(HostToDevice, 0, 0) }
     };
     let inner = inside(Call { api: Api::Driver, ..copy(HostToDevice, 0, 0) }, 1);
-    let work = fed(&[
+    let gpu_ops = fed(&[
         inner,
         copy(HostToDevice, 100, 0),
         pinned(4096),
@@ -116,14 +116,17 @@ fn copies_are_summed_by_direction_mode_and_host_memory() {
         ("memset", "sync", "none", 1, 16),
         ("unknown", "sync", "unknown", 0, 0),
     ];
-    assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
-    assert_eq!((work.copies[1].sizes[12], work.copies[1].total_ns, work.copies[4].errors), (2, 2000, 1));
+    assert_eq!(gpu_ops.copies.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        (gpu_ops.copies[1].sizes[12], gpu_ops.copies[1].total_ns, gpu_ops.copies[4].errors),
+        (2, 2000, 1)
+    );
 }
 
 #[test]
 fn the_copies_of_a_batch_are_counted_by_their_kinds() {
     let part = |direction, copies, bytes| {
-        let host = HostMemory::not_told(direction);
+        let host = HostMemory::unknown_for(direction);
         CopyPart { direction, host, copies, bytes }
     };
     let parts = vec![
@@ -132,18 +135,18 @@ fn the_copies_of_a_batch_are_counted_by_their_kinds() {
         part(HostToDevice, u64::MAX, u64::MAX),
     ];
     let batch = Transfer { bytes: Some(700), parts, ..Transfer::new(CopyDirection::Unknown, false) };
-    let work = fed(&[Call { effect: Effect::Transfer(batch), ..copy(HostToDevice, 0, 0) }]);
+    let gpu_ops = fed(&[Call { effect: Effect::Transfer(batch), ..copy(HostToDevice, 0, 0) }]);
     let shown = |c: &CopyTotals| (c.direction.as_str(), c.copies, c.bytes, c.total_ns);
     let expected = [("H2D", u64::MAX, u64::MAX, 1000), ("D2D", 1, 100, 0)];
-    assert_eq!(work.copies.iter().map(shown).collect::<Vec<_>>(), expected);
-    assert_eq!(work.copies[0].sizes[7], 3, "three of 200 bytes");
-    assert_eq!((work.batched[7], work.batched[6]), (3, 1), "none of them is a call by itself");
+    assert_eq!(gpu_ops.copies.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(gpu_ops.copies[0].sizes[7], 3, "three of 200 bytes");
+    assert_eq!((gpu_ops.batched[7], gpu_ops.batched[6]), (3, 1), "none of them is a call by itself");
 }
 
 #[test]
 fn gaps_start_with_waits_or_launches_and_name_the_longest_call() {
     let busy = |start_ns, duration_ns| at(copy(HostToDevice, 8, 0), start_ns, duration_ns);
-    let work = fed(&[
+    let gpu_ops = fed(&[
         at(launch("k", 1), 0, 10),
         at(launch("k", 0), 40, 10),
         // a launch on the default stream under its other handle
@@ -166,9 +169,12 @@ fn gaps_start_with_waits_or_launches_and_name_the_longest_call() {
         (50, 400, 0, GapKind::AfterSync, None),
         (30, 10, 0, GapKind::AfterLaunch, None),
     ];
-    assert_eq!(work.gaps.longest.iter().map(shown).collect::<Vec<_>>(), expected);
-    assert_eq!((work.gaps.streams, work.gaps.after_sync.gaps, work.gaps.after_launch.gaps), (1, 2, 2));
-    assert_eq!((work.gaps.after_sync.total_ns, work.gaps.after_sync.lengths[5]), (100, 2));
+    assert_eq!(gpu_ops.gaps.longest.iter().map(shown).collect::<Vec<_>>(), expected);
+    assert_eq!(
+        (gpu_ops.gaps.streams, gpu_ops.gaps.after_sync.gaps, gpu_ops.gaps.after_launch.gaps),
+        (1, 2, 2)
+    );
+    assert_eq!((gpu_ops.gaps.after_sync.total_ns, gpu_ops.gaps.after_sync.lengths[5]), (100, 2));
 }
 
 #[test]
@@ -212,12 +218,12 @@ fn memory_is_bounded_for_any_trace_and_the_sums_are_complete() {
     }
     assert!(replay.pending.threads.len() <= MOST_THREADS && replay.streams.len() <= MOST_STREAMS);
     assert!(replay.kernels.len() <= MOST_KERNELS + 2);
-    let work = replay.report();
-    let all: u64 = work.kernels.iter().map(|k| k.totals.launches).sum();
+    let gpu_ops = replay.report();
+    let all: u64 = gpu_ops.kernels.iter().map(|k| k.totals.launches).sum();
     let pending = 2 * MOST_PENDING as u64;
     assert_eq!(all, 2 * (u64::from(many) + 63) + pending, "a call launches on 64 GPUs at most");
-    assert!(work.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
-    assert!(work.gaps.longest.len() <= LONGEST);
+    assert!(gpu_ops.kernels.iter().any(|k| k.kernel == OTHER_KERNELS));
+    assert!(gpu_ops.gaps.longest.len() <= LONGEST);
 }
 
 /// Launches of the runtime inside a call that is no operation, each with a launch of the CUDA driver inside.
@@ -265,8 +271,8 @@ fn a_launch_with_too_many_launches_inside_is_counted_by_these() {
     calls.pop();
     let effect = Effect::Transfer(Transfer::new(HostToDevice, false));
     calls.push(Call { class: Class::Memcpy, effect, ..group(many) });
-    let work = fed(&calls);
-    assert_eq!((names(&work), work.copies.len()), (vec![("k0", many / 2), ("k1", many / 2)], 1));
+    let gpu_ops = fed(&calls);
+    assert_eq!((names(&gpu_ops), gpu_ops.copies.len()), (vec![("k0", many / 2), ("k1", many / 2)], 1));
 }
 
 #[test]
@@ -284,8 +290,8 @@ fn launches_whose_outer_calls_were_lost_count_once_each() {
     assert_eq!(names(&replay.report()), [("k0", 50), ("k1", 50), ("last", 1)]);
     // a call of the runtime between the launch of the CUDA driver and the outermost one was lost
     let inner = at(with_id(inside(launch("k", 5), 3), 4), 120, 10);
-    let work = fed(&[inner, at(with_id(launch("k", 5), 2), 100, 100)]);
-    assert_eq!(names(&work), [("k", 1)]);
+    let gpu_ops = fed(&[inner, at(with_id(launch("k", 5), 2), 100, 100)]);
+    assert_eq!(names(&gpu_ops), [("k", 1)]);
 }
 
 #[test]
@@ -352,9 +358,9 @@ fn the_busiest_stream_and_thread_of_each_process_are_summed() {
     let mut replay = GpuOpReplay::default();
     calls.iter().for_each(|call| replay.feed(call));
     let busiest = Some(Busiest { launching_ns: 20 * 1024 + 10 * 1024, copying_ns: 3000 });
-    let work = replay.report();
-    assert_eq!((work.gaps.idle_ns, work.busiest), (2 * 9 * 1024, busiest));
-    assert_eq!(work.gaps.after_sync.gaps, 4 * 9);
+    let gpu_ops = replay.report();
+    assert_eq!((gpu_ops.gaps.idle_ns, gpu_ops.busiest), (2 * 9 * 1024, busiest));
+    assert_eq!(gpu_ops.gaps.after_sync.gaps, 4 * 9);
     replay.clear(Tgid(1));
-    assert_eq!(replay.report(), work, "exited processes still count");
+    assert_eq!(replay.report(), gpu_ops, "exited processes still count");
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use gpuprobe_event::driver::is_system_call;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class, DriverTime, Outcome, Tgid, UnifiedUse};
+use gpuprobe_event::{Api, Call, Class, DeviceTime, Outcome, Tgid, UnifiedUse};
 use serde::Serialize;
 
 use crate::recording::functions::FunctionSummary;
@@ -30,7 +30,7 @@ const OTHERS: Name = Name::Borrowed("(others)");
 
 /// The calls into the NVIDIA kernel module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DriverSummary {
+pub struct KernelModuleSummary {
     /// Functions that called the kernel module, sorted by time there, longest first.
     pub layers: Vec<Layer>,
     /// By command and device, sorted by time, longest first; commands that only wait come last.
@@ -128,7 +128,7 @@ impl CommandSummary {
     }
 }
 
-impl DriverSummary {
+impl KernelModuleSummary {
     /// Whether no call into the kernel module was observed.
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty() && self.layers.is_empty() && self.unified.is_empty()
@@ -164,8 +164,8 @@ impl Spent {
     }
 }
 
-impl From<DriverTime> for Spent {
-    fn from(DriverTime { calls, ns }: DriverTime) -> Self {
+impl From<DeviceTime> for Spent {
+    fn from(DeviceTime { calls, ns }: DeviceTime) -> Self {
         Self { calls, ns }
     }
 }
@@ -207,7 +207,7 @@ struct Entered {
     commands: HashMap<Row, Spent>,
 }
 
-/// Collects a [`DriverSummary`] in bounded memory.
+/// Collects a [`KernelModuleSummary`] in bounded memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KernelModuleCalls {
     commands: Vec<(CommandSummary, Distribution)>,
@@ -223,11 +223,11 @@ pub(crate) struct KernelModuleCalls {
 impl KernelModuleCalls {
     pub(crate) fn feed(&mut self, call: &Call) {
         // most recordings have no calls into the kernel module
-        if !call.is_kernel() && self.open.is_empty() && call.driver.is_none() {
+        if !call.is_in_linux() && self.open.is_empty() && call.driver.is_none() {
             return;
         }
         let inside = self.open.remove(&(call.tgid, call.id));
-        if call.is_kernel() {
+        if call.is_in_linux() {
             // calls inside it are part of its time and are not added again
             return self.kernel_call(call);
         }
@@ -249,7 +249,7 @@ impl KernelModuleCalls {
     }
 
     /// `functions` has all calls, including those that did not call the kernel module.
-    pub(crate) fn report(&self, functions: &[FunctionSummary]) -> DriverSummary {
+    pub(crate) fn report(&self, functions: &[FunctionSummary]) -> KernelModuleSummary {
         let mut layers: Vec<_> = functions.iter().filter_map(|function| self.layer(function)).collect();
         layers.sort_by(|a, b| {
             let key = |layer: &Layer| (Reverse(layer.driver.ns), Reverse(layer.driver.calls), layer.api);
@@ -268,7 +268,7 @@ impl KernelModuleCalls {
             key(a).cmp(&key(b)).then_with(|| (&a.command, &a.device).cmp(&(&b.command, &b.device)))
         });
         let unified = self.unified.clone();
-        DriverSummary { layers, commands, outside: self.outside, waited: self.waited, unified }
+        KernelModuleSummary { layers, commands, outside: self.outside, waited: self.waited, unified }
     }
 
     fn layer(&self, function: &FunctionSummary) -> Option<Layer> {
@@ -329,7 +329,7 @@ impl KernelModuleCalls {
     }
 
     fn row(&mut self, call: &Call) -> Row {
-        let request = call.effect.driver_call();
+        let request = call.effect.device_syscall();
         let command = request.and_then(|request| request.command.as_ref()).unwrap_or(&call.name);
         let mut key = (command.clone(), request.and_then(|request| request.device.clone()));
         if self.commands.len() >= MOST_COMMANDS && !self.rows.contains_key(&key) {

@@ -1,4 +1,4 @@
-use gpuprobe_event::{DriverCall, Effect};
+use gpuprobe_event::{DeviceSyscall, Effect};
 
 use super::*;
 use crate::recording::functions::Functions;
@@ -7,15 +7,15 @@ use crate::samples::{call, inside, took, unfinished};
 /// An ioctl with this command and duration.
 fn ioctl(id: u64, command: impl Into<Name>, ns: u64) -> Call {
     let device = Some(Name::Borrowed("nvidiactl"));
-    let effect = Effect::DriverCall(DriverCall { device, command: Some(command.into()) });
+    let effect = Effect::DeviceSyscall(DeviceSyscall { device, command: Some(command.into()) });
     Call { id, effect, class: Class::Driver, ..took(call(Api::Kernel, "ioctl", 0), ns) }
 }
 
-fn fed(calls: &[Call]) -> DriverSummary {
+fn fed(calls: &[Call]) -> KernelModuleSummary {
     let (mut driver, mut functions) = (KernelModuleCalls::default(), Functions::default());
     for call in calls {
         driver.feed(call);
-        if !call.is_kernel() {
+        if !call.is_in_linux() {
             functions.feed(call);
         }
     }
@@ -74,7 +74,7 @@ fn an_instant_is_counted_but_is_no_request_to_the_kernel_module() {
 
 #[test]
 fn the_total_in_the_call_record_takes_precedence_over_the_calls_inside() {
-    let recorded = DriverTime { calls: 5, ns: 90 };
+    let recorded = DeviceTime { calls: 5, ns: 90 };
     let mut alloc = cuda(Api::Driver, "cuMemAlloc_v2", 1, 100);
     alloc.driver = Some(recorded);
     let summary = fed(&[inside(ioctl(2, "NV_ESC_RM_ALLOC", 60), 1), alloc.clone()]);

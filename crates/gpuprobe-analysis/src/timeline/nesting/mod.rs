@@ -321,7 +321,7 @@ fn weight(call: &Call) -> usize {
         Effect::Launch(launch) => launch.kernel.as_ref().map_or(0, |name| name.len()),
         Effect::Transfer(transfer) => size_of_val(&*transfer.parts),
         Effect::ContextEnd(freed) => size_of_val(&**freed),
-        Effect::DriverCall(request) => text(&request.device) + text(&request.command),
+        Effect::DeviceSyscall(request) => text(&request.device) + text(&request.command),
         Effect::Alloc(_) | Effect::Free(_) | Effect::GraphLaunch(_) | Effect::None => 0,
     };
     size_of::<Call>() + CALL_OVERHEAD + stack.chain(args).sum::<usize>() + names + effect

@@ -73,7 +73,7 @@ impl HelperClient {
         }
         let mut files = vec![
             inheritable(map_of(object, MapName::Targets)?.as_fd())?,
-            inheritable(map_of(object, MapName::Held)?.as_fd())?,
+            inheritable(map_of(object, MapName::Paused)?.as_fd())?,
         ];
         let mut programs = Vec::new();
         for (name, program) in programs_of(object).filter(|(_, program)| program.autoload()) {

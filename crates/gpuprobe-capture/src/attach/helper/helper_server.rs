@@ -14,7 +14,7 @@ use crate::host::urgency::Urgent;
 
 /// The programs that were handed over, and the links made with them.
 #[derive(Debug)]
-pub struct Kept {
+pub struct HelperServer {
     targets: TargetList,
     programs: Vec<OwnedFd>,
     links: HashMap<LinkId, BpfLink>,
@@ -26,14 +26,14 @@ pub struct Kept {
 
 /// How the requests ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum HelperEnd {
     /// The client said that it is done.
     Done,
     /// The client was killed, or failed.
-    Gone,
+    ClientExited,
 }
 
-impl Kept {
+impl HelperServer {
     /// Takes ownership of the descriptors that were handed over, and fails if one is not open. With `urgent`, probes
     /// are attached at real-time priority, because processes wait for them in the kernel.
     pub fn receive(files: &[i32], urgent: bool) -> io::Result<Self> {
@@ -66,11 +66,11 @@ impl Kept {
     }
 
     /// Serves requests until the client is done or has exited.
-    pub fn serve(&mut self, requests: impl Read, mut answers: impl Write) -> Ended {
+    pub fn serve(&mut self, requests: impl Read, mut answers: impl Write) -> HelperEnd {
         for line in BufReader::new(requests).lines() {
             let answer = match line.ok().as_deref().map(Request::parse) {
-                None => return Ended::Gone,
-                Some(Some(Request::Done)) => return Ended::Done,
+                None => return HelperEnd::ClientExited,
+                Some(Some(Request::Done)) => return HelperEnd::Done,
                 Some(Some(Request::Attach(probes))) => self.attach(&probes),
                 Some(Some(Request::Detach(links))) => {
                     close_all(self.taken(&links));
@@ -84,10 +84,10 @@ impl Kept {
             };
             let written = answers.write_all(answer_line(&answer).as_bytes()).and_then(|()| answers.flush());
             if written.is_err() {
-                return Ended::Gone;
+                return HelperEnd::ClientExited;
             }
         }
-        Ended::Gone
+        HelperEnd::ClientExited
     }
 
     fn attach(&mut self, probes: &Probes) -> io::Result<LinkId> {
@@ -111,7 +111,7 @@ impl Kept {
     }
 
     /// Detaches some links, and returns whether there were any. When there are none left, all probes are detached.
-    pub fn take_some_out(&mut self) -> bool {
+    pub fn detach_some(&mut self) -> bool {
         let mut some: Vec<_> = self.links.iter().map(|(id, link)| (!link.is_return(), *id)).collect();
         some.sort_unstable();
         let some: Vec<_> = some.into_iter().map(|(_, id)| id).take(AT_ONCE).collect();

@@ -43,7 +43,7 @@ impl TargetList {
     }
 
     /// Releases a paused process, now and whenever it asks again.
-    pub fn let_go(&self, tgid: u32) {
+    pub fn release(&self, tgid: u32) {
         let answer = u64::MAX;
         // SAFETY: the key has the map's four bytes and the value its eight. If the process exits at this moment its
         // entry is removed, which has the same result.

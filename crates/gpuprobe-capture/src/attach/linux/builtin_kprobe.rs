@@ -4,13 +4,13 @@
 use std::io;
 use std::path::Path;
 
-use gpuprobe_discover::{KernelFunction, driver_modules, kernel_functions};
+use gpuprobe_discover::{LinuxFunction, linux_functions, nvidia_kmods};
 use libbpf_rs::Object;
 
 use crate::attach::bpf_link::BpfLink;
-use crate::attach::linux::linux_functions::KernelTier;
+use crate::attach::linux::linux_functions::LinuxTier;
 use crate::attach::linux::linux_link::{LinuxProbeKind, make_linux_link, with_program};
-use crate::host::linux_support::KernelSupport;
+use crate::host::linux_support::LinuxSupport;
 use crate::host::linux_types::results;
 use crate::host::open_files::raise_limit;
 use crate::host::support::Tier;
@@ -34,13 +34,13 @@ impl BuiltinKprobe {
         self,
         main: &Object,
         forced: Option<Tier>,
-    ) -> Option<io::Result<(BpfLink, KernelTier)>> {
+    ) -> Option<io::Result<(BpfLink, LinuxTier)>> {
         let function = nvidia_function(self.function)?;
         // every map has a descriptor in every object
         raise_limit();
         let by_fentry = || {
             let link = self.load(main, self.fentry, LinuxProbeKind::Entry, 0)?;
-            Ok((link, KernelTier::Fentry))
+            Ok((link, LinuxTier::Fentry))
         };
         let by_kprobe = || {
             // several functions of the same name cannot be distinguished
@@ -48,7 +48,7 @@ impl BuiltinKprobe {
                 return Err(io::ErrorKind::NotFound.into());
             };
             let link = self.load(main, self.kprobe, LinuxProbeKind::Perf, address)?;
-            Ok((link, KernelTier::Kprobes(Tier::Perf)))
+            Ok((link, LinuxTier::Kprobes(Tier::Perf)))
         };
         Some(match forced {
             Some(_) => by_kprobe(),
@@ -80,24 +80,24 @@ impl BuiltinKprobe {
     }
 
     /// How it would be attached, as far as this is known without doing it.
-    pub(crate) fn tier(self, support: &KernelSupport) -> Option<KernelTier> {
+    pub(crate) fn tier(self, support: &LinuxSupport) -> Option<LinuxTier> {
         let function = nvidia_function(self.function)?;
         let is_typed = results(std::slice::from_ref(&function)).iter().any(Option::is_some);
         if is_typed && support.has_fentry() {
-            return Some(KernelTier::Fentry);
+            return Some(LinuxTier::Fentry);
         }
-        support.has_kprobes(Tier::Perf).then_some(KernelTier::Kprobes(Tier::Perf))
+        support.has_kprobes(Tier::Perf).then_some(LinuxTier::Kprobes(Tier::Perf))
     }
 }
 
 /// A function of one of the NVIDIA kernel modules.
-pub(crate) fn nvidia_function(wanted: &str) -> Option<KernelFunction> {
+pub(crate) fn nvidia_function(wanted: &str) -> Option<LinuxFunction> {
     let proc_root = Path::new("/proc");
     // reading all symbols of the Linux kernel takes a while
-    if driver_modules(proc_root, Path::new("/sys")).is_empty() {
+    if nvidia_kmods(proc_root, Path::new("/sys")).is_empty() {
         return None;
     }
     let is_it =
         |name: &str, module: Option<&str>| name == wanted && module.is_some_and(|m| m.starts_with("nvidia"));
-    kernel_functions(proc_root, is_it).ok()?.pop()
+    linux_functions(proc_root, is_it).ok()?.pop()
 }

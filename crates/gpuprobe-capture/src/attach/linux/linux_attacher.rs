@@ -8,16 +8,16 @@ use gpuprobe_event::{Api, Function, FunctionId, catalogue};
 use libbpf_rs::{Link, MapCore, MapFlags, Object};
 
 use super::builtin_kprobe::BuiltinKprobe;
-use super::linux_functions::{self, KernelTier, ProbedFunctions};
+use super::linux_functions::{self, LinuxTier, ProbedFunctions};
 use super::linux_tracepoints;
-use super::xid_source::{self, XidListener, XidWay};
+use super::xid_source::{self, XidListener, XidSource};
 use crate::attach::bpf_link::BpfLink;
 use crate::error::CaptureError;
 use crate::function_table::function_row::{device_call_row, linux_function_row};
 use crate::host::support::Tier;
 use crate::load::collect::Collect;
 use crate::load::config::CaptureConfig;
-use crate::load::hooks::{KernelHook, TracepointHook, Unprobed, accepted};
+use crate::load::hooks::{LinuxFunctionHook, TracepointHook, Unprobed, accepted};
 use crate::wire::device_rows::first_row;
 use crate::wire::object_handles::{map_of, program_of};
 use crate::wire::{MapName, ProgramName, as_bytes, number};
@@ -71,7 +71,7 @@ impl LinuxAttacher {
     ) -> Result<(), CaptureError> {
         let first = first_row().ok_or(CaptureError::Missing("ioctl"))?;
         let rows = map_of(&self.object, MapName::Functions)?;
-        for id in first.0..first.0 + number::DRIVER_CALLS {
+        for id in first.0..first.0 + number::DEVICE_SYSCALLS {
             let function = catalogue().get(FunctionId(id)).ok_or(CaptureError::Missing("ioctl"))?;
             rows.update(&id.to_ne_bytes(), as_bytes(&device_call_row(function, collect)), MapFlags::ANY)
                 .map_err(CaptureError::bpf("fill the table of functions"))?;
@@ -97,18 +97,18 @@ impl LinuxAttacher {
         Ok(())
     }
 
-    pub(crate) fn xid_way(&self) -> Option<XidWay> {
+    pub(crate) fn xid_source(&self) -> Option<XidSource> {
         self.xids.as_ref().map(|listener| listener.source)
     }
 
-    pub(crate) fn attach_functions(
+    pub(crate) fn attach_linux_functions(
         &mut self,
-        hooks: &[KernelHook],
-        tiers: &[KernelTier],
+        hooks: &[LinuxFunctionHook],
+        tiers: &[LinuxTier],
         collect: Collect,
     ) -> Result<ProbedFunctions, CaptureError> {
         let accepted = hooks.iter().filter(|hook| hook.refused.is_none());
-        let row = |hook: &KernelHook| catalogue().lookup(Api::Kernel, None, &hook.function.name);
+        let row = |hook: &LinuxFunctionHook| catalogue().lookup(Api::Kernel, None, &hook.function.name);
         self.fill_rows(accepted.filter_map(row), collect)?;
         Ok(linux_functions::attach(&mut self.links, &self.object, hooks, (tiers, self.entry_only)))
     }
@@ -135,7 +135,7 @@ impl LinuxAttacher {
         Ok(())
     }
 
-    pub(crate) fn attach_unified(&mut self) -> Option<io::Result<KernelTier>> {
+    pub(crate) fn attach_unified(&mut self) -> Option<io::Result<LinuxTier>> {
         let attached = UVM_NOTIFY.attach(&self.object, self.forced)?;
         Some(attached.map(|(link, tier)| {
             self.links.push(link);

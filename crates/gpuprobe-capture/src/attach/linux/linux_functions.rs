@@ -11,10 +11,10 @@ use libbpf_rs::Object;
 
 use crate::attach::bpf_link::BpfLink;
 use crate::attach::linux::linux_link::{LinuxProbeKind, make_linux_link, with_program};
-use crate::host::linux_support::KernelSupport;
+use crate::host::linux_support::LinuxSupport;
 use crate::host::open_files::raise_limit;
 use crate::host::support::Tier;
-use crate::load::hooks::{KernelHook, Unprobed};
+use crate::load::hooks::{LinuxFunctionHook, Unprobed};
 use crate::load::libbpf_log::without_log;
 use crate::load::second_object::{load_programs, open_again};
 use crate::wire::ProgramName;
@@ -27,14 +27,14 @@ const MAX_PERF_KPROBES: usize = 64;
 
 /// How a function of the Linux kernel is probed, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum KernelTier {
+pub enum LinuxTier {
     /// By an fentry and an fexit program for this function only; the cheapest.
     Fentry,
     /// By kprobes; one link for many functions, except on the perf tier.
     Kprobes(Tier),
 }
 
-impl KernelTier {
+impl LinuxTier {
     /// The name shown to the user.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -50,25 +50,25 @@ impl KernelTier {
 #[derive(Debug, Default)]
 pub struct ProbedFunctions {
     /// How many functions are probed by each tier.
-    pub probed: Vec<(KernelTier, usize)>,
+    pub probed: Vec<(LinuxTier, usize)>,
     /// The functions that are not probed, with the reason.
     pub skipped: Vec<Unprobed>,
 }
 
 /// The tiers by which this Linux kernel can probe so many functions, best first. If the user has chosen a tier, it
 /// selects the kind of kprobes.
-pub fn kernel_tiers(support: &KernelSupport, forced: Option<Tier>, functions: usize) -> Vec<KernelTier> {
+pub fn linux_tiers(support: &LinuxSupport, forced: Option<Tier>, functions: usize) -> Vec<LinuxTier> {
     let traced = forced.is_none() && functions <= MAX_FENTRY && support.has_fentry();
     let kprobes = Tier::ALL
         .into_iter()
         .filter(|tier| forced.is_none_or(|forced| *tier <= forced) && support.has_kprobes(*tier))
-        .map(KernelTier::Kprobes);
-    traced.then_some(KernelTier::Fentry).into_iter().chain(kprobes).collect()
+        .map(LinuxTier::Kprobes);
+    traced.then_some(LinuxTier::Fentry).into_iter().chain(kprobes).collect()
 }
 
 /// A function to probe, with its row and the last reason why it was refused.
 struct Attempt<'h> {
-    hook: &'h KernelHook,
+    hook: &'h LinuxFunctionHook,
     id: FunctionId,
     reason: String,
 }
@@ -83,8 +83,8 @@ impl Attempt<'_> {
 pub(crate) fn attach(
     links: &mut Vec<BpfLink>,
     main: &Object,
-    hooks: &[KernelHook],
-    (tiers, entry_only): (&[KernelTier], bool),
+    hooks: &[LinuxFunctionHook],
+    (tiers, entry_only): (&[LinuxTier], bool),
 ) -> ProbedFunctions {
     // every map has a descriptor in every object
     raise_limit();
@@ -107,8 +107,8 @@ pub(crate) fn attach(
         let before = left.len();
         let mut attacher = GroupAttacher { links, main, entry_only, refused: Vec::new() };
         match tier {
-            KernelTier::Fentry => attacher.attach_fentry(left),
-            KernelTier::Kprobes(tier) => attacher.attach_kprobes(left, *tier),
+            LinuxTier::Fentry => attacher.attach_fentry(left),
+            LinuxTier::Kprobes(tier) => attacher.attach_kprobes(left, *tier),
         }
         left = attacher.refused;
         if before > left.len() {
@@ -205,16 +205,16 @@ impl<'h> GroupAttacher<'_, 'h> {
             self.refuse(rest, &reason);
         }
         let ends: &[(ProgramName, LinuxProbeKind)] = match (tier, self.entry_only) {
-            (Tier::Session, false) => &[(ProgramName::KernelSession, LinuxProbeKind::Session)],
-            (Tier::Session | Tier::Multi, true) => &[(ProgramName::KernelMultiEntry, LinuxProbeKind::Multi)],
+            (Tier::Session, false) => &[(ProgramName::LinuxSession, LinuxProbeKind::Session)],
+            (Tier::Session | Tier::Multi, true) => &[(ProgramName::LinuxMultiEntry, LinuxProbeKind::Multi)],
             (Tier::Multi, false) => &[
-                (ProgramName::KernelMultiReturn, LinuxProbeKind::MultiReturn),
-                (ProgramName::KernelMultiEntry, LinuxProbeKind::Multi),
+                (ProgramName::LinuxMultiReturn, LinuxProbeKind::MultiReturn),
+                (ProgramName::LinuxMultiEntry, LinuxProbeKind::Multi),
             ],
-            (Tier::Perf, true) => &[(ProgramName::KernelPerfEntry, LinuxProbeKind::Perf)],
+            (Tier::Perf, true) => &[(ProgramName::LinuxPerfEntry, LinuxProbeKind::Perf)],
             (Tier::Perf, false) => &[
-                (ProgramName::KernelPerfReturn, LinuxProbeKind::PerfReturn),
-                (ProgramName::KernelPerfEntry, LinuxProbeKind::Perf),
+                (ProgramName::LinuxPerfReturn, LinuxProbeKind::PerfReturn),
+                (ProgramName::LinuxPerfEntry, LinuxProbeKind::Perf),
             ],
         };
         let object = match load_programs(self.main, |name| ends.iter().any(|(wanted, _)| *wanted == name)) {

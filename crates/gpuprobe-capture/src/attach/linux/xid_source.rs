@@ -7,9 +7,9 @@ use libbpf_rs::{Link, Object};
 
 use crate::attach::bpf_link::BpfLink;
 use crate::attach::linux::builtin_kprobe::{BuiltinKprobe, nvidia_function};
-use crate::attach::linux::linux_functions::KernelTier;
+use crate::attach::linux::linux_functions::LinuxTier;
 use crate::error::CaptureError;
-use crate::host::linux_support::KernelSupport;
+use crate::host::linux_support::LinuxSupport;
 use crate::host::support::Tier;
 use crate::wire::ProgramName;
 use crate::wire::object_handles::program_of;
@@ -27,14 +27,14 @@ const REPORT: BuiltinKprobe = BuiltinKprobe {
 
 /// How GPU errors are reported as they happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XidWay {
+pub enum XidSource {
     /// By the tracepoint of the NVIDIA kernel module.
     Tracepoint,
     /// By a probe on the function that reports errors.
-    Function(KernelTier),
+    Function(LinuxTier),
 }
 
-impl fmt::Display for XidWay {
+impl fmt::Display for XidSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tracepoint => f.write_str("by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid"),
@@ -48,7 +48,7 @@ impl fmt::Display for XidWay {
 
 /// An attached source of GPU errors. Dropping it detaches it.
 pub(crate) struct XidListener {
-    pub(crate) source: XidWay,
+    pub(crate) source: XidSource,
     _tracepoint: Option<Link>,
     _function: Option<BpfLink>,
 }
@@ -57,23 +57,23 @@ pub(crate) struct XidListener {
 pub(crate) fn listen(object: &Object, forced: Option<Tier>) -> Result<Option<XidListener>, CaptureError> {
     if let Ok(link) = program_of(object, TRACEPOINT)?.attach() {
         return Ok(Some(XidListener {
-            source: XidWay::Tracepoint,
+            source: XidSource::Tracepoint,
             _tracepoint: Some(link),
             _function: None,
         }));
     }
     let made = REPORT.attach(object, forced).and_then(Result::ok);
     Ok(made.map(|(link, tier)| XidListener {
-        source: XidWay::Function(tier),
+        source: XidSource::Function(tier),
         _tracepoint: None,
         _function: Some(link),
     }))
 }
 
 /// How errors will be reported on this machine, as far as this is known without attaching.
-pub fn xid_way(support: &KernelSupport) -> Option<XidWay> {
+pub fn xid_source(support: &LinuxSupport) -> Option<XidSource> {
     match nvidia_function(OF_TRACEPOINT) {
-        Some(_) => Some(XidWay::Tracepoint),
-        None => REPORT.tier(support).map(XidWay::Function),
+        Some(_) => Some(XidSource::Tracepoint),
+        None => REPORT.tier(support).map(XidSource::Function),
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use gpuprobe_event::{Class, Function, FunctionId, catalogue};
 
-use crate::function_table::function_row::{tells_contexts, tells_gpus, tells_names};
-use crate::function_table::op_desc::{tells_captures, tells_graphs};
+use crate::function_table::function_row::{changes_contexts, gives_kernel_names, identifies_gpus};
+use crate::function_table::op_desc::{changes_captures, changes_graphs};
 
 /// Classes of functions that affect only their own counts. Live memory, contexts, names and graphs are derived from
 /// all other classes, or they are rarely called.
@@ -36,12 +36,12 @@ const INDEPENDENT_CLASSES: [Class; 21] = [
 
 /// Whether a function may be detached for a while. Then its calls, and what it launched or copied, are lower bounds;
 /// all other figures stay exact.
-pub fn may_be_left_out(f: &Function) -> bool {
-    let has_state = tells_contexts(f)
-        || tells_gpus(f)
-        || tells_names(f)
-        || tells_captures(f)
-        || (tells_graphs(f) && f.class != Class::Sync);
+pub fn is_detachable(f: &Function) -> bool {
+    let has_state = changes_contexts(f)
+        || identifies_gpus(f)
+        || gives_kernel_names(f)
+        || changes_captures(f)
+        || (changes_graphs(f) && f.class != Class::Sync);
     INDEPENDENT_CLASSES.contains(&f.class) && !has_state
 }
 
@@ -62,7 +62,7 @@ impl DetachableProbes {
     }
 
     pub(crate) fn includes(&self, id: FunctionId) -> bool {
-        self.is_wanted && catalogue().get(id).is_some_and(may_be_left_out)
+        self.is_wanted && catalogue().get(id).is_some_and(is_detachable)
     }
 
     pub(crate) fn is_detached(&self, id: FunctionId) -> bool {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn of(api: Api, name: &str) -> bool {
-        may_be_left_out(catalogue().lookup(api, Some(12), name).unwrap())
+        is_detachable(catalogue().lookup(api, Some(12), name).unwrap())
     }
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
             [Class::HostRegister, Class::HostUnregister, Class::Module, Class::Graph, Class::GraphCapture];
         let mut functions = catalogue().functions().iter();
         let stays = |f: &&Function| memory.contains(&f.class) || more.contains(&f.class);
-        assert!(functions.by_ref().filter(stays).all(|f| !may_be_left_out(f)));
+        assert!(functions.by_ref().filter(stays).all(|f| !is_detachable(f)));
     }
 
     #[test]

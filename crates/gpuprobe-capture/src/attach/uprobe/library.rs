@@ -125,7 +125,7 @@ fn groups<'a>(
     collect: &dyn Fn(FunctionId) -> Collect,
 ) -> Vec<Group<'a>> {
     let programs_of = |f: &PlannedFunction| match collect(f.function) {
-        Collect::Entries if !options.bare => std::slice::from_ref(entry_count_program(options.tier)),
+        Collect::EntryCount if !options.bare => std::slice::from_ref(entry_count_program(options.tier)),
         _ => options.programs(f.function),
     };
     let most = if options.tier == Tier::Perf { 1 } else { usize::MAX };
@@ -204,7 +204,7 @@ fn attach_all(
     patience: &mut Patience,
 ) -> Result<(), CaptureError> {
     let (options, library, file) = (attached.options, &target.library, attached.file.clone());
-    let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Aside);
+    let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::StateOnly);
     // without a count it is not known how often a function is called
     let (separate, together): (Vec<_>, Vec<_>) =
         target.functions.iter().partition(|f| is_counted(f.function) && detachable.includes(f.function));
@@ -219,7 +219,7 @@ fn attach_all(
                 attached.links.extend(links);
             }
             // all other groups would hang in the same file system, or not find the file either
-            Err(error) if error.is_stall() || error.is_gone() => return Err(error),
+            Err(error) if error.is_stall() || error.is_removed() => return Err(error),
             Err(_) if group.len() > 1 => {
                 let (left, right) = group.split_at(group.len() / 2);
                 groups.extend([(programs, left.to_vec()), (programs, right.to_vec())]);
@@ -249,12 +249,12 @@ fn attach_detachable(
 ) -> Result<Option<CaptureError>, CaptureError> {
     let mut last_error = None;
     for &planned in functions {
-        let counts_entries = collect(planned.function) == Collect::Entries;
+        let counts_entries = collect(planned.function) == Collect::EntryCount;
         let mut function = DetachableFunction { planned: planned.clone(), counts_entries, links: Vec::new() };
         if !detachable.is_detached(planned.function) {
             match function.attach(helper, attached.options, &attached.file, patience) {
                 Ok(links) => function.links = links,
-                Err(error) if error.is_stall() || error.is_gone() => return Err(error),
+                Err(error) if error.is_stall() || error.is_removed() => return Err(error),
                 Err(error) => {
                     let reason = format!("{}: {error}", planned.name);
                     attached.skipped.push(Skipped::function(&attached.path, reason));
@@ -282,7 +282,7 @@ fn fill_rows(
         let mut row = row(function, collect(planned.function), options.counted);
         row.flags |= if options.has_no_return(planned.function) { number::FUNCTION_ENTRY_ONLY } else { 0 };
         // its probes in other files may still be attached
-        row.flags |= if detachable.is_detached(planned.function) { number::FUNCTION_PAUSED } else { 0 };
+        row.flags |= if detachable.is_detached(planned.function) { number::FUNCTION_DETACHING } else { 0 };
         map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
     }
@@ -398,7 +398,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut helper = HelperClient::without_file_at_third(folder.path(), ProgramName::CallPerfEntry);
         let error = attach_and_fail(&mut helper, Patience::new(false, Tier::Perf));
-        assert!(error.is_gone() && !error.is_stall(), "{error}");
+        assert!(error.is_removed() && !error.is_stall(), "{error}");
         let others = std::fs::read_to_string(folder.path().join("others")).unwrap();
         assert_eq!(others, "detach-later 1 2\n");
     }

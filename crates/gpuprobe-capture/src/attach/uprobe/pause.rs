@@ -63,8 +63,8 @@ impl UprobeAttacher {
     /// Sets whether the BPF programs ignore the calls of a function.
     fn set_paused(&self, id: FunctionId, paused: bool) -> Result<(), CaptureError> {
         let mut row = self.function_row(id)?;
-        row.flags &= !number::FUNCTION_PAUSED;
-        row.flags |= if paused { number::FUNCTION_PAUSED } else { 0 };
+        row.flags &= !number::FUNCTION_DETACHING;
+        row.flags |= if paused { number::FUNCTION_DETACHING } else { 0 };
         let map = map_of(&self.object, MapName::Functions)?;
         map.update(&id.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))

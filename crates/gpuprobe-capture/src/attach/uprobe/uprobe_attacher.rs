@@ -57,7 +57,7 @@ impl UprobeAttacher {
             object,
             attached: HashMap::new(),
             loaders: HashMap::new(),
-            detachable: DetachableProbes::new(config.apart),
+            detachable: DetachableProbes::new(config.detachable),
             tier,
             entry_only: config.entry_only,
             bare: config.bare,

@@ -7,7 +7,7 @@ fn records_of_linux_functions_have_room_for_the_described_arguments() {
     let row = |point: &str, args: &str| {
         let mut hooks = Hooks::default();
         hooks.parse("h", &format!("[[hook]]\n{point}\nargs = [{args}]")).unwrap();
-        let signature = &hooks.kernel()[0].signature;
+        let signature = &hooks.linux()[0].signature;
         let result = if point.starts_with("kernel") { ResultKind::Errno } else { ResultKind::Moment };
         let function = driver::function_row(FunctionId(1), "f", (result, WIDE), Some(signature));
         let row = linux_function_row(&function, Collect::Stream);
@@ -27,11 +27,11 @@ fn of(api: Api, name: &str) -> gp_function {
     row(catalogue().lookup(api, Some(12), name).unwrap(), Collect::Stream, CountedOps::default())
 }
 
-fn register(index: u8) -> gp_place {
-    gp_place { kind: number::PLACE_IN_REGISTER, index }
+fn register(index: u8) -> gp_arg_loc {
+    gp_arg_loc { kind: number::ARG_IN_REGISTER, index }
 }
 
-fn same(a: gp_place, b: gp_place) -> bool {
+fn same(a: gp_arg_loc, b: gp_arg_loc) -> bool {
     (a.kind, a.index) == (b.kind, b.index)
 }
 
@@ -39,7 +39,7 @@ fn same(a: gp_place, b: gp_place) -> bool {
 fn an_allocation_reads_its_pointer_and_its_size() {
     let row = of(Api::Driver, "cuMemAlloc_v2");
     assert_eq!((row.action, row.size_rule, row.outs), (number::ACTION_ALLOC, number::SIZE_ARGUMENT, 1));
-    assert!(same(row.size_a, register(1)) && same(row.out[0].place, register(0)));
+    assert!(same(row.size_a, register(1)) && same(row.out[0].loc, register(0)));
     assert_eq!(usize::from(row.record_bytes), offset_of!(gp_call, out) + 8);
 }
 
@@ -54,7 +54,7 @@ fn a_hook_returns_its_pointer_as_result_or_through_an_argument() {
     let by_result =
         rows("class = \"alloc\"\nargs = [\"n:size\", \"e:out_i32\"]\nreturns = \"ptr\"\nerror = \"e\"");
     assert_eq!((by_result.action, by_result.outs, by_result.out[0].bytes), (number::ACTION_ALLOC, 1, 4));
-    let returned = number::FUNCTION_GIVES_RESULT | number::FUNCTION_ERROR_IS_OUT;
+    let returned = number::FUNCTION_OUTPUT_IS_RESULT | number::FUNCTION_ERROR_IS_OUT;
     assert_eq!(by_result.flags & (returned | number::FUNCTION_STATUS), returned);
 
     let by_argument = rows(
@@ -65,14 +65,14 @@ fn a_hook_returns_its_pointer_as_result_or_through_an_argument() {
         (2, 8, 4),
         "the address is the first"
     );
-    assert!(same(by_argument.out[0].place, register(1)) && same(by_argument.out[1].place, register(2)));
+    assert!(same(by_argument.out[0].loc, register(1)) && same(by_argument.out[1].loc, register(2)));
     assert_eq!(by_argument.flags & returned, 0);
 
     let named = rows("args = [\"k:str\"]\nreturns = \"ptr\"\nnames = \"return\"");
-    let expected = number::FUNCTION_GIVES_RESULT | number::FUNCTION_NAMES;
+    let expected = number::FUNCTION_OUTPUT_IS_RESULT | number::FUNCTION_NAMES;
     assert_eq!(named.flags & expected, expected);
     let launch = rows("class = \"launch\"\nargs = [\"q:ptr\", \"k:ptr\"]\nlaunches = \"k\"");
-    assert!(same(launch.kernel, register(1)) && launch.flags & number::FUNCTION_LAUNCH == 0);
+    assert!(same(launch.cuda_kernel, register(1)) && launch.flags & number::FUNCTION_LAUNCH == 0);
 }
 
 #[test]

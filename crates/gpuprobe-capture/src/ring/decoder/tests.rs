@@ -140,7 +140,7 @@ fn the_kernels_of_a_graph_are_reported_by_the_outermost_call() {
         call.effect.launch().map(|launch| (launch.kernels, launch.grid, call.nested))
     };
     assert_eq!(launched(&list), Some((2, Some([7, 0, 0]), false)));
-    let nested = gp_call { flags: number::CALL_NESTED_WORK, ..list };
+    let nested = gp_call { flags: number::CALL_NESTED_OP, ..list };
     assert_eq!(launched(&nested), Some((1, Some([7, 0, 0]), true)));
 }
 

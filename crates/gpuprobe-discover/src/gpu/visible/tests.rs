@@ -133,24 +133,24 @@ fn reported_identities_override_a_wrong_list() {
     let host = host();
     // a program that chose its GPUs after it had started
     let mut changed = view(Some("0,1"), true);
-    assert!(changed.told(0, Identity::Uuid(uuid(3))));
-    assert!(!changed.told(0, Identity::Uuid(uuid(3))));
+    assert!(changed.add_identity(0, Identity::Uuid(uuid(3))));
+    assert!(!changed.add_identity(0, Identity::Uuid(uuid(3))));
     assert_eq!(seen(&changed, &host), [Some(3), None, None, None]);
 
     let mut same = view(Some("3,1"), true);
-    same.told(0, Identity::Pci(host[3].pci));
+    same.add_identity(0, Identity::Pci(host[3].pci));
     assert_eq!(seen(&same, &host), [Some(3), Some(1), None, None]);
-    same.told(2, Identity::Uuid(uuid(0)));
+    same.add_identity(2, Identity::Uuid(uuid(0)));
     assert_eq!(seen(&same, &host), [Some(3), None, Some(0), None], "the list would have ended");
 
     let mut part = View::default();
-    part.told(0, Identity::Uuid(Uuid([0xee; 16])));
+    part.add_identity(0, Identity::Uuid(Uuid([0xee; 16])));
     assert_eq!(seen(&part, &host), [None; 4], "a MIG instance has its own UUID");
-    part.told(0, Identity::Pci(host[1].pci));
+    part.add_identity(0, Identity::Pci(host[1].pci));
     assert_eq!(seen(&part, &host), [Some(1), None, None, None]);
-    part.told(0, Identity::Uuid(uuid(2)));
+    part.add_identity(0, Identity::Uuid(uuid(2)));
     assert_eq!(seen(&part, &host), [None; 4], "contradicting identities");
-    let kept = (0..=255).filter(|n| part.told(1, Identity::Uuid(Uuid([*n; 16])))).count();
+    let kept = (0..=255).filter(|n| part.add_identity(1, Identity::Uuid(Uuid([*n; 16])))).count();
     assert_eq!(kept, IDENTITY_LIMIT);
 }
 

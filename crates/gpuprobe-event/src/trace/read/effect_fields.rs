@@ -6,9 +6,9 @@ use super::{dim3, hex_field, most, number, scaled, text};
 use crate::catalogue::{Api, Class, Space};
 use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::effect::{
-    Allocation, CopyPart, DriverCall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
+    Allocation, CopyPart, DeviceSyscall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
 };
-use crate::event::DriverTime;
+use crate::event::DeviceTime;
 use crate::ids::SiteId;
 use crate::trace::json::{Json, Object};
 
@@ -37,11 +37,11 @@ pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option
         Class::GraphLaunch => Effect::GraphLaunch(GraphLaunch { kernels, captured }),
         Class::Memcpy | Class::Memset => Effect::Transfer(Transfer { captured, ..transfer(object, class) }),
         _ if api == Api::Kernel => {
-            let call = DriverCall {
+            let call = DeviceSyscall {
                 device: text(object, "dev", most::NAME),
                 command: text(object, "cmd", most::NAME),
             };
-            if call == DriverCall::default() { Effect::None } else { Effect::DriverCall(call) }
+            if call == DeviceSyscall::default() { Effect::None } else { Effect::DeviceSyscall(call) }
         }
         _ => memory_effect(object, class),
     }
@@ -98,7 +98,7 @@ fn copied(object: &Object<'_>, class: Class) -> (CopyDirection, HostMemory) {
         _ => word("kind").and_then(CopyDirection::from_word).unwrap_or(CopyDirection::Unknown),
     };
     let host = word("host").and_then(HostMemory::from_word);
-    (direction, host.unwrap_or_else(|| HostMemory::not_told(direction)))
+    (direction, host.unwrap_or_else(|| HostMemory::unknown_for(direction)))
 }
 
 /// The copies of a batch.
@@ -123,8 +123,8 @@ pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
 }
 
 /// System calls on the NVIDIA devices during a call.
-pub(super) fn driver_time(object: &Object<'_>) -> Option<DriverTime> {
-    Some(DriverTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
+pub(super) fn driver_time(object: &Object<'_>) -> Option<DeviceTime> {
+    Some(DeviceTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
 }
 
 fn flag(object: &Object<'_>, field: &str) -> Option<bool> {

@@ -172,10 +172,10 @@ fn copy_of(copies: &mut [ProbedCopy], kind: ProbeKind) -> Result<&mut ProbedCopy
     copies.iter_mut().find(|copy| copy.kind() == kind).context("a mode has no library")
 }
 
-fn take_until(copies: &mut [ProbedCopy], mut has_ended: impl FnMut() -> Result<bool>) -> Result<()> {
+fn take_until(copies: &mut [ProbedCopy], mut has_exited: impl FnMut() -> Result<bool>) -> Result<()> {
     loop {
         // checked first, so that everything sent before the end is read
-        let ended = has_ended()?;
+        let ended = has_exited()?;
         for copy in &mut *copies {
             // wait only for this one: the others have almost no records
             let wait = if copy.kind() == ProbeKind::Plain { READ_EVERY } else { Duration::ZERO };

@@ -74,7 +74,7 @@ impl ProbeKind {
             Self::Empty => Some(CaptureConfig { bare: true, ..config }),
             Self::EmptyEntry => Some(CaptureConfig { bare: true, entry_only: true, ..config }),
             Self::Plain | Self::ToFile | Self::WithBytes => Some(config),
-            Self::Entry => Some(CaptureConfig { tallies: true, ..config }),
+            Self::Entry => Some(CaptureConfig { entry_counts: true, ..config }),
             Self::WithSites => Some(CaptureConfig { sites: true, ..config }),
             Self::WithLaunches => Some(CaptureConfig { launches: true, names: true, ..config }),
             Self::WithCopies => Some(CaptureConfig { copies: true, ..config }),
@@ -167,7 +167,7 @@ impl ProbedCopy {
         let Some(capture) = self.capture.as_mut().filter(|_| !self.kind.is_empty_probe()) else {
             return Ok(Vec::new());
         };
-        let (counts, gpu_ops) = (capture.counts()?, capture.work()?);
+        let (counts, gpu_ops) = (capture.counts()?, capture.gpu_ops()?);
         let calls = |name: &str| -> u64 {
             let is_it = |id| catalogue().get(id).is_some_and(|f| f.name == name);
             counts.iter().chain(&gpu_ops.calls).filter(|row| is_it(row.function)).map(|row| row.calls).sum()
@@ -221,7 +221,7 @@ fn attach(capture: &mut Capture, library: &Path, kind: ProbeKind, functions: &BT
     let collect = |id: FunctionId| {
         let is_streamed = catalogue().get(id).is_some_and(|f| f.name == STREAMED);
         match kind {
-            ProbeKind::Entry => Collect::Entries,
+            ProbeKind::Entry => Collect::EntryCount,
             _ if is_streamed => Collect::Stream,
             _ => Collect::Count,
         }

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
-use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_COMES_WITHIN_NS;
-use gpuprobe_analysis::{Holdings, Rules};
+use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
+use gpuprobe_analysis::{LiveMemory, Rules};
 use gpuprobe_capture::{
-    CaptureConfig, Collect, Urgent, give_memory_back, give_up_privileges, refuse_system_calls,
+    CaptureConfig, Collect, Urgent, drop_privileges, install_seccomp_filter, return_memory_early,
 };
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
@@ -22,7 +22,7 @@ use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
 use crate::session::host::observer::{MEMORY, Observer};
 use crate::session::host::processes::Processes;
-use crate::session::host::self_metrics::SelfMetrics;
+use crate::session::host::self_metrics::SelfMetricsReader;
 use crate::session::probes::linux_hooks;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let signals = Signals::block()?;
     args.hooks.iter().try_for_each(|file| require_trusted(file))?;
     let resolved = linux_hooks::resolve_hooks(&args.kernel, &args.hooks)?;
-    give_memory_back();
+    return_memory_early();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let entry_counted = args.calls_only.iter().map(|glob| pattern(glob)).collect::<Result<_>>()?;
@@ -73,9 +73,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let probes = probes.with_hooks(resolved.hooks).with_budget(budget);
     // before there are other threads: privileges are per thread
-    give_up_privileges(false).context("cannot give up privileges")?;
+    drop_privileges(false).context("cannot give up privileges")?;
     // before data of other processes is read, and before foreign code (NVML) is loaded
-    let is_filtered = refuse_system_calls().context("cannot install the seccomp filter")?;
+    let is_filtered = install_seccomp_filter().context("cannot install the seccomp filter")?;
     if !is_filtered && args.verbose {
         note!(
             "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         args: args.clone(),
         latest: Latest::default(),
         server: None,
-        self_metrics: SelfMetrics::new(Path::new("/proc")),
+        self_metrics: SelfMetricsReader::new(Path::new("/proc")),
         shows_memory: sections.memory,
         classic: Classic::new(sections, 0),
         printer: Printer::start().context("cannot start the display thread")?,
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
 }
 
 fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
-    let live_memory = sections.memory.then(|| Holdings::new(Rules::after(args.warm_up), false));
+    let live_memory = sections.memory.then(|| LiveMemory::new(Rules::after(args.warm_up), false));
     let mut processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
     processes.set_retention(args.max_ended, args.keep_ended);
     let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
@@ -133,7 +133,7 @@ fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
     Endpoint::open(HttpSettings {
         address: args.metrics_addr,
         web_config: args.web_config.clone(),
-        complain: |text| note!("gpuprobe: {text}"),
+        report_problem: |text| note!("gpuprobe: {text}"),
     })
 }
 
@@ -144,11 +144,11 @@ fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHook
         launches: sections.launches,
         names: sections.launches,
         copies: sections.copies,
-        driver: !args.kernel.is_empty(),
+        device_syscalls: !args.kernel.is_empty(),
         hooks: resolved.functions.clone(),
         tracepoints: resolved.tracepoints.clone(),
-        apart: args.budget.is_some(),
-        tallies: !args.calls_only.is_empty(),
+        detachable: args.budget.is_some(),
+        entry_counts: !args.calls_only.is_empty(),
         // the ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels
         sites: sections.memory,
         ring_bytes: 4 << 20,
@@ -183,7 +183,7 @@ fn ends(arrived: &Arrived) -> bool {
 
 /// Launches are read this long before a snapshot if snapshots are further apart, so that launches without a name are
 /// counted as unnamed in it and not only in the next one. It is a little longer than the wait for names.
-const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_COMES_WITHIN_NS + 500_000_000);
+const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_TIMEOUT_NS + 500_000_000);
 
 struct Daemon {
     observer: Observer,
@@ -192,7 +192,7 @@ struct Daemon {
     args: DaemonArgs,
     latest: Latest,
     server: Option<ServerHandle>,
-    self_metrics: SelfMetrics,
+    self_metrics: SelfMetricsReader,
     shows_memory: bool,
     classic: Classic,
     printer: Printer,
@@ -246,7 +246,7 @@ impl Daemon {
         self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
         self.observer.sample()?;
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
-        snapshot.own = self.self_metrics.read();
+        snapshot.self_metrics = self.self_metrics.read();
         self.latest.publish(snapshot, self.args.refresh);
         Ok(())
     }

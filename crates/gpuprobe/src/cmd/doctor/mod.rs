@@ -8,11 +8,11 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{
-    KernelSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidWay, driver_version,
-    kernel_support, nvml_versions, support, xid_way,
+    LinuxSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidSource, kmod_version, linux_support,
+    nvml_versions, support, xid_source,
 };
 use gpuprobe_discover::{
-    DriverModule, HostPaths, Inspector, Library, ProbeCost, Scan, SkipCause, driver_modules, plan,
+    HostPaths, Inspector, Library, NvidiaKmod, ProbeCost, Scan, SkipCause, nvidia_kmods, plan,
 };
 use gpuprobe_event::Hooks;
 use gpuprobe_event::driver::Version;
@@ -35,13 +35,13 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     let support = support();
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
     let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
-    let modules = driver_modules(proc_root, Path::new("/sys"));
-    let linux = kernel_support();
-    let xids = xid_way(&linux);
+    let modules = nvidia_kmods(proc_root, Path::new("/sys"));
+    let linux = linux_support();
+    let xids = xid_source(&linux);
     let report = Report {
         support,
-        kernel_support: linux,
-        driver: driver_version(),
+        linux_support: linux,
+        driver: kmod_version(),
         modules,
         xids,
         nvml,
@@ -62,12 +62,12 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
 struct Report {
     support: Support,
     /// Support for `--kernel`.
-    kernel_support: KernelSupport,
+    linux_support: LinuxSupport,
     driver: Option<String>,
     /// The loaded NVIDIA kernel modules.
-    modules: Vec<DriverModule>,
+    modules: Vec<NvidiaKmod>,
     /// How GPU errors (XIDs) are captured, apart from NVML.
-    xids: Option<XidWay>,
+    xids: Option<XidSource>,
     /// NVML, or why it cannot be used.
     nvml: Result<NvmlVersions, String>,
     libraries: Vec<Probable>,
@@ -110,13 +110,13 @@ impl Report {
         let driver = self.driver.as_deref().unwrap_or("not loaded; stand-ins and traces still work");
         writeln!(out, "NVIDIA driver  {}", printable(driver))?;
         if let Some(version) = &self.driver {
-            writeln!(out, "               {}", Version::parse(version).told())?;
+            writeln!(out, "               {}", Version::parse(version).describe())?;
         }
         for module in &self.modules {
             let types = if module.has_types { "with its types" } else { "without types: by kprobes only" };
             writeln!(out, "               module {}, {types}", printable(&module.name))?;
         }
-        if let Some(way) = self.xid_way() {
+        if let Some(way) = self.xid_source() {
             writeln!(out, "               GPU errors (XIDs) {way}")?;
         }
         match &self.nvml {
@@ -131,7 +131,7 @@ impl Report {
             writeln!(out, "               not {tier}: the kernel has no {missing}")?;
         }
         writeln!(out)?;
-        for feature in self.support.features.iter().chain(&self.kernel_support.features) {
+        for feature in self.support.features.iter().chain(&self.linux_support.features) {
             let (mark, rest) = match feature.present {
                 true => ("ok     ", String::new()),
                 false => ("MISSING", format!(": {}", feature.without)),
@@ -151,7 +151,7 @@ impl Report {
     }
 
     /// How XIDs are captured, if an NVIDIA kernel module is loaded.
-    fn xid_way(&self) -> Option<String> {
+    fn xid_source(&self) -> Option<String> {
         let by_nvml = || "only by NVML, which just counts them: the NVIDIA module has no tracepoint, and the Linux kernel no probes";
         (!self.modules.is_empty())
             .then(|| self.xids.map_or_else(|| by_nvml().to_owned(), |way| way.to_string()))
@@ -181,11 +181,11 @@ impl Report {
             "modules": self.modules.iter()
                 .map(|m| json!({"name": m.name, "types": m.has_types}))
                 .collect::<Vec<_>>(),
-            "xids": self.xid_way(),
+            "xids": self.xid_source(),
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
-            "features": support.features.iter().chain(&self.kernel_support.features)
+            "features": support.features.iter().chain(&self.linux_support.features)
                 .map(|f| json!({"name": f.name, "present": f.present, "without": f.without}))
                 .collect::<Vec<_>>(),
             "checks": support.checks.iter()

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
-use gpuprobe_analysis::prediction::WAYS;
+use gpuprobe_analysis::prediction::COMMANDS;
 use gpuprobe_analysis::{Prediction, Rate, predict};
 use gpuprobe_capture::{Capture, CaptureConfig, Collect, ProbeCosts, check_machine};
 use gpuprobe_discover::{Inspector, Library, ProbeCost, Target, plan};
@@ -54,8 +54,8 @@ struct Mode {
     costs: ProbeCosts,
 }
 
-/// In the order of [`WAYS`], with default options.
-fn modes(args: &DoctorArgs) -> Result<[Mode; WAYS.len()]> {
+/// In the order of [`COMMANDS`], with default options.
+fn modes(args: &DoctorArgs) -> Result<[Mode; COMMANDS.len()]> {
     let driver = |classes: &[Class]| Selection::Driver {
         classes: classes.to_vec(),
         named: false,
@@ -97,12 +97,12 @@ impl Mode {
 fn predicted(
     args: &DoctorArgs,
     (libraries, users): (&[Library], &BTreeMap<Tgid, String>),
-    modes: [Mode; WAYS.len()],
+    modes: [Mode; COMMANDS.len()],
     signals: &mut Signals,
 ) -> Result<Prediction> {
     let config = CaptureConfig {
         tier: args.attach,
-        tallies: true,
+        entry_counts: true,
         only_targets: args.pid.is_some(),
         ring_bytes: 1 << 20,
         live_entries: 1,
@@ -113,9 +113,9 @@ fn predicted(
     let wanted =
         |library: &Library, name: &str| modes.iter().find_map(|mode| mode.selection.function(library, name));
     let (plan, _) = plan(libraries, &wanted);
-    let mut costs: HashMap<FunctionId, [f64; WAYS.len()]> = HashMap::new();
+    let mut costs: HashMap<FunctionId, [f64; COMMANDS.len()]> = HashMap::new();
     for target in &plan.targets {
-        capture.attach(target, &|_| Collect::Entries)?;
+        capture.attach(target, &|_| Collect::EntryCount)?;
         add_costs(&mut costs, target, &modes);
     }
     capture.start_observing()?;
@@ -142,9 +142,9 @@ fn predicted(
 
 /// Adds the costs of a file. If a function is in several files, the highest cost counts.
 fn add_costs(
-    costs: &mut HashMap<FunctionId, [f64; WAYS.len()]>,
+    costs: &mut HashMap<FunctionId, [f64; COMMANDS.len()]>,
     target: &Target,
-    modes: &[Mode; WAYS.len()],
+    modes: &[Mode; COMMANDS.len()],
 ) {
     for planned in &target.functions {
         let known = costs.entry(planned.function).or_default();

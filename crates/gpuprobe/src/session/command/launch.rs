@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_capture::files_before;
+use gpuprobe_capture::original_file_limit;
 use gpuprobe_event::Tgid;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -50,7 +50,8 @@ impl LaunchedCommand {
         let mut words = vec![found.into_os_string()];
         words.extend_from_slice(command);
         // gpuprobe has raised its own limit; the command gets the original one
-        let files = files_before().map(|(soft, hard)| ["--files".into(), soft.to_string(), hard.to_string()]);
+        let files =
+            original_file_limit().map(|(soft, hard)| ["--files".into(), soft.to_string(), hard.to_string()]);
         let files = files.into_iter().flatten();
         // the copy gets the resolved path and, as argument 0, the given name
         let child = Command::new("/proc/self/exe")

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use gpuprobe_capture::Hold;
+use gpuprobe_capture::PausedProcess;
 use gpuprobe_event::Tgid;
 
 /// How long a process may take to report that it has stopped. After that it is probed while it runs.
@@ -21,12 +21,12 @@ pub(crate) struct StopRequests {
 
 impl StopRequests {
     /// A process was asked to stop.
-    pub(crate) fn requested(&mut self, pause: Hold, now: Instant) {
+    pub(crate) fn requested(&mut self, pause: PausedProcess, now: Instant) {
         self.requested.insert(pause.tgid, (pause.ticket, now));
     }
 
     /// A process is paused and can be probed.
-    pub(crate) fn paused(&mut self, pause: Hold) {
+    pub(crate) fn paused(&mut self, pause: PausedProcess) {
         self.requested.remove(&pause.tgid);
         if pause.stopped {
             self.late.remove(&(pause.tgid, pause.ticket));
@@ -51,8 +51,8 @@ impl StopRequests {
 mod tests {
     use super::*;
 
-    fn pause(ticket: u32, stopped: bool) -> Hold {
-        Hold { tgid: Tgid(7), stopped, may_attach: stopped, at_exec: true, ticket }
+    fn pause(ticket: u32, stopped: bool) -> PausedProcess {
+        PausedProcess { tgid: Tgid(7), stopped, may_attach: stopped, at_exec: true, ticket }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_capture::{Answer, Batch, Ending, Hold, Urgent};
+use gpuprobe_capture::{Answer, Batch, Ending, PausedProcess, Urgent};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::Tgid;
 
@@ -66,7 +66,7 @@ impl SupervisedCommand {
         // before the ring buffers are read, so that they contain everything up to the exit
         let exit_status = self.launched.exit_status()?;
         let batch = probes.take()?;
-        self.probe_all_paused(&batch.holds, probes)?;
+        self.probe_all_paused(&batch.paused, probes)?;
         self.attach_late(probes);
         drop(urgent);
         Ok((batch, exit_status))
@@ -77,7 +77,7 @@ impl SupervisedCommand {
         // children that outlive the command are no longer observed; none of them may stay paused
         let running = probes.capture.target_count()?;
         let ending = probes.capture.detach()?;
-        for pause in &ending.batch.holds {
+        for pause in &ending.batch.paused {
             self.stops.paused(*pause);
             resume(*pause, probes)?;
         }
@@ -85,7 +85,7 @@ impl SupervisedCommand {
         Ok(CommandEnd { ending, running, late: self.stops.late() })
     }
 
-    fn probe_all_paused(&mut self, pauses: &[Hold], probes: &mut Probes) -> Result<()> {
+    fn probe_all_paused(&mut self, pauses: &[PausedProcess], probes: &mut Probes) -> Result<()> {
         for pause in pauses {
             probes.capture.answer(*pause, Answer::Seen)?;
         }
@@ -93,7 +93,7 @@ impl SupervisedCommand {
     }
 
     /// Probes what a paused process has mapped, and resumes it.
-    fn probe_paused(&mut self, pause: Hold, probes: &mut Probes) -> Result<()> {
+    fn probe_paused(&mut self, pause: PausedProcess, probes: &mut Probes) -> Result<()> {
         let tgid = pause.tgid;
         if !pause.may_attach && probes.has_new_libraries(tgid, pause.at_exec) {
             self.stops.requested(pause, Instant::now());
@@ -130,8 +130,8 @@ fn attach(tgid: Tgid, with_loader: bool, probes: &mut Probes) {
 }
 
 /// Resumes a process. It may have been killed meanwhile.
-fn resume(pause: Hold, probes: &Probes) -> Result<()> {
-    probes.capture.answer(pause, Answer::GoOn)?;
+fn resume(pause: PausedProcess, probes: &Probes) -> Result<()> {
+    probes.capture.answer(pause, Answer::Continue)?;
     if pause.stopped {
         launch::resume_stopped(pause.tgid);
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gpuprobe_discover::{View, host_gpus};
 use gpuprobe_event::HostGpu;
-use gpuprobe_event::counters::{ContextMemory, ProcessKey, ToldGpu};
+use gpuprobe_event::counters::{ContextMemory, GpuIdentity, ProcessKey};
 
 use super::processes::Processes;
 
@@ -45,7 +45,7 @@ impl GpuNumbering {
     /// updates the numbers of processes that changed. Processes without a GPU are never examined.
     pub(crate) fn learn(
         &mut self,
-        identities: &[ToldGpu],
+        identities: &[GpuIdentity],
         contexts: &[ContextMemory],
         processes: &mut Processes,
     ) {
@@ -60,8 +60,8 @@ impl GpuNumbering {
                 changed.extend(self.views.keys());
             }
         }
-        for ToldGpu { process, gpu, identity } in identities {
-            if self.views.get_mut(process).is_some_and(|view| view.told(*gpu, *identity)) {
+        for GpuIdentity { process, gpu, identity } in identities {
+            if self.views.get_mut(process).is_some_and(|view| view.add_identity(*gpu, *identity)) {
                 changed.insert(*process);
             }
         }

@@ -46,16 +46,16 @@ impl GpuStatePoller {
 
     /// Adds the last readings to a snapshot. Never blocks.
     pub(crate) fn add_to(&self, snapshot: &mut Snapshot, follows_memory: bool) {
-        if let Some(trouble) = self.nvml.trouble().filter(|_| self.verbose) {
+        if let Some(trouble) = self.nvml.error_message().filter(|_| self.verbose) {
             note!("gpuprobe: {trouble}");
         }
         for refusal in self.nvml.refusals() {
             note!("gpuprobe: {refusal}");
         }
         let compared = match &self.only {
-            _ if !follows_memory => Compared::Nobody,
+            _ if !follows_memory => Compared::NoProcess,
             Some(pids) => Compared::Only(pids),
-            None => Compared::Everybody,
+            None => Compared::AllProcesses,
         };
         let readings = self.nvml.readings();
         let others = others(&readings, snapshot);

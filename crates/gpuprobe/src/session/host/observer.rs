@@ -4,7 +4,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use gpuprobe_analysis::{Holdings, Inputs, LibraryProbes, MemoryReport, ProcessPlaces, Rules, Snapshot};
+use gpuprobe_analysis::{Inputs, LibraryProbes, LiveMemory, MemoryReport, ProcessCallSites, Rules, Snapshot};
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, LossCause, Losses, SiteId};
@@ -25,7 +25,7 @@ pub(crate) struct Observer {
     pub(crate) probes: Probes,
     pub(crate) processes: Processes,
     /// Live memory by call site; `None` if memory is not shown.
-    live_memory: Option<Holdings>,
+    live_memory: Option<LiveMemory>,
     /// Call sites to be symbolized, the most urgent last.
     unnamed_sites: Vec<SiteId>,
     /// The host's numbers of the GPUs of processes.
@@ -38,7 +38,7 @@ pub(crate) struct Observer {
 
 impl Observer {
     /// Without `live_memory`, snapshots contain no memory.
-    pub(crate) fn new(probes: Probes, processes: Processes, live_memory: Option<Holdings>) -> Self {
+    pub(crate) fn new(probes: Probes, processes: Processes, live_memory: Option<LiveMemory>) -> Self {
         let processes = if live_memory.is_some() { processes } else { processes.without_memory() };
         Self {
             probes,
@@ -98,7 +98,7 @@ impl Observer {
         self.processes.take(batch, self.now_ns());
         batch.xids.iter().for_each(|xid| self.xids.add(xid));
         // reading the rows removes what was live at exit
-        let keeps_exited = self.live_memory.as_ref().is_some_and(Holdings::keeps_ended);
+        let keeps_exited = self.live_memory.as_ref().is_some_and(LiveMemory::keeps_exited);
         if keeps_exited && self.processes.rows_are_due() {
             self.sample()?;
             self.name_all();
@@ -143,7 +143,7 @@ impl Observer {
     fn read_ages(&mut self) -> Result<()> {
         let Some(live_memory) = &mut self.live_memory else { return Ok(()) };
         let clock = self.probes.capture.clock();
-        live_memory.date(&self.probes.capture.allocations()?, |ns| clock.since_start(ns));
+        live_memory.set_ages(&self.probes.capture.allocations()?, |ns| clock.since_start(ns));
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl Observer {
     pub(crate) fn snapshot(&mut self, more_lost: &Losses, allocations: &[Allocation]) -> Result<Snapshot> {
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
         let sites = self.memory_by_process(&losses, now_ns)?;
-        let gpu_ops = self.probes.capture.work()?;
+        let gpu_ops = self.probes.capture.gpu_ops()?;
         self.processes.update(&gpu_ops, now_ns);
         let capture = &self.probes.capture;
         let (mut memory, mut contexts) = capture.memory()?;
@@ -200,10 +200,10 @@ impl Observer {
             contexts: &contexts,
             gpus: self.gpus.as_ref().map(GpuNumbering::host).unwrap_or_default(),
             allocations,
-            places: &sites,
-            work: &gpu_ops,
+            call_sites: &sites,
+            gpu_ops: &gpu_ops,
             processes: self.processes.infos(),
-            ended: self.processes.archive(),
+            exited: self.processes.archive(),
             losses: &losses,
             libraries: &libraries(capture),
             skipped: &self.probes.skips.counts(),
@@ -214,17 +214,17 @@ impl Observer {
         }
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
-        if self.probes.capture.xid_way().is_some() {
+        if self.probes.capture.xid_source().is_some() {
             snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);
         }
         Ok(snapshot)
     }
 
     /// Live memory by process and call site. A call site is suspected only after the ages of its allocations were read.
-    fn memory_by_process(&mut self, losses: &Losses, now_ns: u64) -> Result<Vec<ProcessPlaces>> {
+    fn memory_by_process(&mut self, losses: &Losses, now_ns: u64) -> Result<Vec<ProcessCallSites>> {
         let Some(live_memory) = &mut self.live_memory else { return Ok(Vec::new()) };
         let report = live_memory.report(losses, now_ns);
-        if !live_memory.wants_dates(&report) {
+        if !live_memory.wants_ages(&report) {
             return Ok(report.processes);
         }
         self.read_ages()?;

@@ -4,10 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use gpuprobe_analysis::{Asked, Ended, EndedProcess, Launched, ProcessInfo, ProcessSnapshot};
-use gpuprobe_capture::{Batch, Capture, CaptureError, Rows};
+use gpuprobe_analysis::{
+    ExitedProcess, ExitedProcesses, KernelModuleRequests, LaunchTracker, ProcessInfo, ProcessSnapshot,
+};
+use gpuprobe_capture::{Batch, Capture, CaptureError, ExitedRows};
 use gpuprobe_discover::pod_of;
-use gpuprobe_event::counters::{LaunchCounts, ProcessKey, WorkRows};
+use gpuprobe_event::counters::{GpuOpRows, LaunchCounts, ProcessKey};
 use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// Minimum time between two passes over the table of counters. On a host that starts hundreds of processes a second,
@@ -29,7 +31,7 @@ pub(crate) struct Processes {
     /// Exited, with allocations in the BPF table of live memory.
     exited_with_live_memory: HashSet<ProcessKey>,
     /// Exited, without rows in the BPF tables.
-    archive: Ended,
+    archive: ExitedProcesses,
     /// Memory is tracked only for the addresses of copies, and not shown.
     without_memory: bool,
     /// The folder with the links of the kubelet to container logs; pod names are taken from them.
@@ -46,13 +48,13 @@ fn left(since: Option<Instant>, every: Duration) -> Duration {
 impl Processes {
     /// Without processes. At most this many exited processes will be shown one by one.
     pub(crate) fn new(most_exited: u32) -> Self {
-        Self { archive: Ended::bounded(most_exited as usize), ..Self::default() }
+        Self { archive: ExitedProcesses::bounded(most_exited as usize), ..Self::default() }
     }
 
     /// Changes how many exited processes are shown one by one, and for how long.
     pub(crate) fn set_retention(&mut self, most: u32, time: Duration) {
         self.archive.keep_most(most as usize);
-        self.archive.show_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.archive.list_for(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Takes pod names from the links of the kubelet in this folder.
@@ -78,25 +80,25 @@ impl Processes {
     }
 
     /// Adds what is new in the rows of launches, ioctl commands and unified memory.
-    pub(crate) fn update(&mut self, gpu_ops: &WorkRows, now_ns: u64) {
+    pub(crate) fn update(&mut self, gpu_ops: &GpuOpRows, now_ns: u64) {
         self.update_launches(&gpu_ops.launches, now_ns);
         for (key, rows) in by_process(&gpu_ops.commands, |row| row.process) {
-            self.infos.entry(key).and_modify(|info| info.asked.look(rows));
+            self.infos.entry(key).and_modify(|info| info.requests.update(rows));
         }
         for (key, totals) in &gpu_ops.unified {
-            self.infos.entry(*key).and_modify(|info| info.asked.look_at_unified(totals));
+            self.infos.entry(*key).and_modify(|info| info.requests.update_unified(totals));
         }
     }
 
     /// The same for launches only.
     pub(crate) fn update_launches(&mut self, launches: &[LaunchCounts], now_ns: u64) {
         for (key, rows) in by_process(launches, |row| row.process) {
-            self.infos.entry(key).and_modify(|info| info.launched.look(rows, now_ns));
+            self.infos.entry(key).and_modify(|info| info.launched.update(rows, now_ns));
         }
     }
 
     /// Exited processes without rows in the BPF tables.
-    pub(crate) fn archive(&self) -> &Ended {
+    pub(crate) fn archive(&self) -> &ExitedProcesses {
         &self.archive
     }
 
@@ -193,13 +195,13 @@ impl Processes {
     }
 
     /// Moves exited processes with their last rows to the archive.
-    fn archive_rows(&mut self, rows: Rows) {
-        let mut exited: HashMap<ProcessKey, EndedProcess> = HashMap::new();
+    fn archive_rows(&mut self, rows: ExitedRows) {
+        let mut exited: HashMap<ProcessKey, ExitedProcess> = HashMap::new();
         for key in self.exited.drain() {
             let info = self.infos.remove(&key).unwrap_or_default();
-            let work = WorkRows::default();
+            let work = GpuOpRows::default();
             let (calls, failures) = (Vec::new(), Vec::new());
-            exited.insert(key, EndedProcess { key, info, calls, failures, memory: None, work });
+            exited.insert(key, ExitedProcess { key, info, calls, failures, memory: None, gpu_ops: work });
         }
         for row in rows.failures {
             exited.entry(row.process).and_modify(|process| process.failures.push(row));
@@ -209,13 +211,13 @@ impl Processes {
                 process.calls.push(row);
             }
         }
-        self.exited_with_live_memory.extend(rows.holding);
+        self.exited_with_live_memory.extend(rows.exited_with_live_memory);
         for row in rows.memory.into_iter().filter(|_| !self.without_memory) {
             if let Some(process) = exited.get_mut(&row.process) {
                 process.memory = Some(row);
             }
         }
-        add_gpu_op_rows(&mut exited, rows.work);
+        add_gpu_op_rows(&mut exited, rows.gpu_ops);
         let mut exited: Vec<_> = exited.into_values().collect();
         exited.sort_by_key(|p| (p.info.exited_at_ns, p.key));
         exited.into_iter().for_each(|process| self.archive.keep(process));
@@ -224,12 +226,12 @@ impl Processes {
     }
 
     /// The launch series of a new process. Earlier processes with the same labels share its series.
-    fn launched_after(&self, key: ProcessKey, info: &ProcessInfo) -> Launched {
+    fn launched_after(&self, key: ProcessKey, info: &ProcessInfo) -> LaunchTracker {
         let earlier = with_pid(&self.running, &self.exited, &self.infos, key.tgid);
         let earlier =
             earlier.filter(|before| before.has_labels_of(info)).map(|before| before.launched.series());
         let archived = self.archive.with_pid(key.tgid).filter(|before| before.is_labelled(key.tgid, info));
-        Launched::after(earlier.chain(archived.map(|before| &before.work.launched)))
+        LaunchTracker::after(earlier.chain(archived.map(|before| &before.gpu_ops.launched)))
     }
 
     fn info(&self, process: &ProcessEvent) -> ProcessInfo {
@@ -240,8 +242,8 @@ impl Processes {
             container: container.map(|id| Container { id: id.to_owned(), pod: pod_of(&self.logs, id) }),
             exited_at_ns: None,
             gpus: GpuNumbers::default(),
-            launched: Launched::default(),
-            asked: Asked::default(),
+            launched: LaunchTracker::default(),
+            requests: KernelModuleRequests::default(),
         }
     }
 
@@ -280,35 +282,35 @@ fn by_process<T>(rows: &[T], of: impl Fn(&T) -> ProcessKey) -> HashMap<ProcessKe
 }
 
 /// Adds the rows of GPU operations to their processes.
-fn add_gpu_op_rows(exited: &mut HashMap<ProcessKey, EndedProcess>, rows: WorkRows) {
+fn add_gpu_op_rows(exited: &mut HashMap<ProcessKey, ExitedProcess>, rows: GpuOpRows) {
     for row in rows.calls {
         exited.entry(row.process).and_modify(|process| process.calls.push(row));
     }
     for row in rows.launches {
-        exited.entry(row.process).and_modify(|process| process.work.launches.push(row));
+        exited.entry(row.process).and_modify(|process| process.gpu_ops.launches.push(row));
     }
     for row in rows.graphs {
-        exited.entry(row.process).and_modify(|process| process.work.graphs.push(row));
+        exited.entry(row.process).and_modify(|process| process.gpu_ops.graphs.push(row));
     }
     for row in rows.copies {
-        exited.entry(row.process).and_modify(|process| process.work.copies.push(row));
+        exited.entry(row.process).and_modify(|process| process.gpu_ops.copies.push(row));
     }
     for row in rows.commands {
-        exited.entry(row.process).and_modify(|process| process.work.commands.push(row));
+        exited.entry(row.process).and_modify(|process| process.gpu_ops.commands.push(row));
     }
     for row in rows.unified {
-        exited.entry(row.0).and_modify(|process| process.work.unified.push(row));
+        exited.entry(row.0).and_modify(|process| process.gpu_ops.unified.push(row));
     }
     for row in rows.gaps {
-        exited.entry(row.process).and_modify(|process| process.work.gaps.push(row));
+        exited.entry(row.process).and_modify(|process| process.gpu_ops.gaps.push(row));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use gpuprobe_event::Tid;
-    use gpuprobe_event::counters::{CallCounts, Held, LATENCY_BUCKETS, ProcessMemory};
-    use gpuprobe_event::{DriverTime, FunctionId, Space};
+    use gpuprobe_event::counters::{CallCounts, LATENCY_BUCKETS, LiveTotals, ProcessMemory};
+    use gpuprobe_event::{DeviceTime, FunctionId, Space};
 
     use super::*;
 
@@ -324,12 +326,12 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: None,
-            held: Vec::new(),
+            live: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(tgid), instance }, event)
     }
 
-    fn rows(keys: &[ProcessKey], live: u64) -> Rows {
+    fn rows(keys: &[ProcessKey], live: u64) -> ExitedRows {
         let call = |&process| CallCounts {
             process,
             function: FunctionId(1),
@@ -337,12 +339,12 @@ mod tests {
             errors: 0,
             bytes: 0,
             total_ns: 0,
-            driver: DriverTime::default(),
+            driver: DeviceTime::default(),
             latency: [0; LATENCY_BUCKETS],
         };
         let memory = |&process| ProcessMemory {
             process,
-            held: [Held { live_bytes: live, live_allocations: live }; Space::ALL.len()],
+            live: [LiveTotals { live_bytes: live, live_allocations: live }; Space::ALL.len()],
             allocated_bytes: 0,
             freed_bytes: 0,
             allocations: 1,
@@ -356,13 +358,13 @@ mod tests {
             ended_bytes: 0,
             peak_bytes: 0,
         };
-        Rows {
+        ExitedRows {
             calls: keys.iter().map(call).collect(),
             failures: Vec::new(),
             memory: keys.iter().map(memory).collect(),
             sites: Vec::new(),
-            work: WorkRows::default(),
-            holding: keys.iter().filter(|_| live > 0).copied().collect(),
+            gpu_ops: GpuOpRows::default(),
+            exited_with_live_memory: keys.iter().filter(|_| live > 0).copied().collect(),
         }
     }
 

@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_analysis::OwnProcess;
+use gpuprobe_analysis::SelfMetrics;
 use nix::unistd::{SysconfVar, sysconf};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
 #[derive(Debug)]
-pub(crate) struct SelfMetrics {
+pub(crate) struct SelfMetricsReader {
     proc: PathBuf,
     ticks_per_second: u64,
     page_bytes: u64,
@@ -18,7 +18,7 @@ pub(crate) struct SelfMetrics {
     booted_seconds: u64,
 }
 
-impl SelfMetrics {
+impl SelfMetricsReader {
     pub(crate) fn new(proc: &Path) -> Self {
         let system = |name, usual| {
             let found = sysconf(name).ok().flatten().and_then(|n| u64::try_from(n).ok());
@@ -36,14 +36,14 @@ impl SelfMetrics {
     }
 
     /// The current values; `None` if /proc cannot be read.
-    pub(crate) fn read(&self) -> Option<OwnProcess> {
+    pub(crate) fn read(&self) -> Option<SelfMetrics> {
         let stat = fs::read_to_string(self.proc.join("self/stat")).ok()?;
         let open_files = fs::read_dir(self.proc.join("self/fd")).ok()?.count();
         // without the descriptor that read_dir opens
-        Some(OwnProcess { open_files: (open_files as u64).saturating_sub(1), ..self.of(&stat)? })
+        Some(SelfMetrics { open_files: (open_files as u64).saturating_sub(1), ..self.of(&stat)? })
     }
 
-    fn of(&self, stat: &str) -> Option<OwnProcess> {
+    fn of(&self, stat: &str) -> Option<SelfMetrics> {
         // a name may contain spaces and brackets; the fields after it start with the state, which is field 3
         let rest: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| rest.get(number - 3)?.parse::<u64>().ok();
@@ -51,7 +51,7 @@ impl SelfMetrics {
             let ns = u128::from(ticks) * u128::from(NS_PER_SECOND) / u128::from(self.ticks_per_second);
             u64::try_from(ns).unwrap_or(u64::MAX)
         };
-        Some(OwnProcess {
+        Some(SelfMetrics {
             cpu_ns: ns(field(14)?.saturating_add(field(15)?)),
             resident_bytes: field(24)?.saturating_mul(self.page_bytes),
             virtual_bytes: field(23)?,
@@ -82,8 +82,9 @@ mod tests {
         fs::write(path.join("self/limits"), limits).unwrap();
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 250 50 0 0 20 0 3 0 400 8192 5 0 1 1\n";
         fs::write(path.join("self/stat"), stat).unwrap();
-        let own = SelfMetrics { ticks_per_second: 100, page_bytes: 4096, ..SelfMetrics::new(path) };
-        let expected = OwnProcess {
+        let own =
+            SelfMetricsReader { ticks_per_second: 100, page_bytes: 4096, ..SelfMetricsReader::new(path) };
+        let expected = SelfMetrics {
             cpu_ns: 3 * NS_PER_SECOND,
             resident_bytes: 5 * 4096,
             virtual_bytes: 8192,
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn this_process_has_plausible_values() {
-        let own = SelfMetrics::new(Path::new("/proc")).read().unwrap();
+        let own = SelfMetricsReader::new(Path::new("/proc")).read().unwrap();
         assert!(own.resident_bytes > 0 && own.virtual_bytes > own.resident_bytes, "{own:?}");
         assert!(own.open_files >= 3 && own.started_unix_ns > 1_600_000_000 * NS_PER_SECOND, "{own:?}");
     }

@@ -44,7 +44,7 @@ impl Probes {
     /// Scans the whole host again, probes new libraries and detaches unused ones. Returns the processes that had
     /// mapped a library before it was probed.
     pub(crate) fn rescan_host(&mut self) -> HashSet<Tgid> {
-        let placed = self.inspector.of_places(&HostPaths::default());
+        let placed = self.inspector.of_installed(&HostPaths::default());
         let mapped = self.inspector.of_processes(Path::new(PROC));
         let host_scan = HostScan::at(&mapped, Some(&placed));
         if host_scan.is_complete {
@@ -215,7 +215,7 @@ impl Probes {
                 }
                 Ok(Some(requested))
             }
-            Err(error) if error.is_gone() => {
+            Err(error) if error.is_removed() => {
                 // another process may have a path to it
                 self.considered.remove(&(library.id, library.kind));
                 self.verbose_note(|| format!("{}: removed before it was probed", library.path.display()));

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use glob::Pattern;
 use gpuprobe_capture::{
-    Capture, CaptureConfig, CaptureError, Collect, KernelHook, KernelTier, MOST_TRACEPOINTS, ProbedFunctions,
-    Refusal, Returned, Tier, TracepointHook, Unprobed, kernel_support, kernel_tiers, results,
+    Capture, CaptureConfig, CaptureError, Collect, LinuxFunctionHook, LinuxTier, MAX_TRACEPOINTS,
+    ProbedFunctions, Refusal, Returned, Tier, TracepointHook, Unprobed, linux_support, linux_tiers, results,
     tracepoint_arguments,
 };
-use gpuprobe_discover::{KernelFunction, SkipCause, Skipped, kernel_functions, traceable_functions};
+use gpuprobe_discover::{LinuxFunction, SkipCause, Skipped, linux_functions, traceable_functions};
 use gpuprobe_event::catalogue::{ResultKind, extend};
 use gpuprobe_event::driver::{function_class, function_row, is_noisy, is_system_call, tracepoint_row};
-use gpuprobe_event::hook::KernelPoint;
+use gpuprobe_event::hook::LinuxHookPoint;
 use gpuprobe_event::{Class, FunctionId, Hooks};
 use gpuprobe_output::units::count;
 
@@ -46,11 +46,12 @@ pub(crate) fn resolve_hooks(kernel: &[String], files: &[PathBuf]) -> Result<Reso
     let globs: Vec<_> = kernel.iter().filter(|glob| *glob != DEVICES_ONLY).collect();
     let globs: Vec<_> = globs.into_iter().map(|glob| Glob::parse(glob)).collect::<Result<_>>()?;
     let mut functions = Vec::new();
-    if !globs.is_empty() || hooks.kernel().iter().any(|hook| matches!(hook.point, KernelPoint::Function(_))) {
+    if !globs.is_empty() || hooks.linux().iter().any(|hook| matches!(hook.point, LinuxHookPoint::Function(_)))
+    {
         let wanted = |name: &str, _: Option<&str>| {
             globs.iter().any(|glob| glob.selects(name)) || hook_of(&hooks, name).is_some()
         };
-        let found = kernel_functions(Path::new("/proc"), wanted);
+        let found = linux_functions(Path::new("/proc"), wanted);
         functions = resolve_functions(
             &globs,
             &hooks,
@@ -63,8 +64,8 @@ pub(crate) fn resolve_hooks(kernel: &[String], files: &[PathBuf]) -> Result<Reso
 }
 
 /// The hook of a Linux kernel function. Functions that are called all the time must be named exactly.
-fn hook_of<'h>(hooks: &'h Hooks, name: &str) -> Option<&'h gpuprobe_event::hook::KernelHook> {
-    hooks.of_kernel(name).filter(|hook| hook.point.is_exact() || !is_noisy(name))
+fn hook_of<'h>(hooks: &'h Hooks, name: &str) -> Option<&'h gpuprobe_event::hook::LinuxHook> {
+    hooks.linux_hook(name).filter(|hook| hook.point.is_exact() || !is_noisy(name))
 }
 
 /// A glob or an exact name.
@@ -87,7 +88,7 @@ impl Glob {
 }
 
 /// A hook for each function, and a refused one for each glob without a match, so that it is reported.
-fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<KernelFunction>) -> Vec<KernelHook> {
+fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<LinuxFunction>) -> Vec<LinuxFunctionHook> {
     // exact names come before matches of a glob: there may not be room for all
     let is_named = |name: &str| {
         globs.iter().any(|glob| glob.is_name && glob.selects(name))
@@ -97,7 +98,7 @@ fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<KernelFunctio
     let nothing = |takes: &dyn Fn(&str) -> bool| !found.iter().any(|f| takes(&f.name));
     let globs = globs.iter().filter(|glob| nothing(&|name| glob.selects(name)));
     let globs = globs.map(|glob| (glob.pattern.as_str().to_owned(), None));
-    let rows = hooks.kernel().iter().filter(|hook| matches!(hook.point, KernelPoint::Function(_)));
+    let rows = hooks.linux().iter().filter(|hook| matches!(hook.point, LinuxHookPoint::Function(_)));
     let rows = rows.filter(|hook| nothing(&|name| hook.point.takes(name)));
     let rows = rows.map(|hook| (hook.point.to_string(), Some(hook.place.to_string())));
     let missing: Vec<_> = globs.chain(rows).collect();
@@ -105,10 +106,10 @@ fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<KernelFunctio
     let mut resolved: Vec<_> = found
         .into_iter()
         .enumerate()
-        .map(|(index, function)| KernelHook {
+        .map(|(index, function)| LinuxFunctionHook {
             is_typed: types.get(index).is_some_and(Option::is_some),
             refused: refusal(index, &function.name),
-            place: hook_of(hooks, &function.name).map(|hook| hook.place.to_string()),
+            origin: hook_of(hooks, &function.name).map(|hook| hook.place.to_string()),
             function,
             returned: types.get(index).copied().flatten().unwrap_or(UNKNOWN),
         })
@@ -116,10 +117,10 @@ fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<KernelFunctio
     resolved.extend(missing.into_iter().map(|(name, location)| {
         let why =
             if is_noisy(&name) { "it is called all the time: name it without a star" } else { NOT_THERE };
-        KernelHook {
-            function: KernelFunction { name, module: None, addresses: Vec::new() },
+        LinuxFunctionHook {
+            function: LinuxFunction { name, module: None, addresses: Vec::new() },
             is_typed: false,
-            place: location,
+            origin: location,
             refused: Some((SkipCause::NotThere, why.to_owned())),
             returned: UNKNOWN,
         }
@@ -140,17 +141,17 @@ const NOT_THERE: &str = "the Linux kernel has no such function: its module is no
 /// The tracepoints of hook files.
 fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
     let mut tracepoints: Vec<TracepointHook> = Vec::new();
-    for hook in hooks.kernel() {
-        let KernelPoint::Tracepoint { group, name } = &hook.point else { continue };
+    for hook in hooks.linux() {
+        let LinuxHookPoint::Tracepoint { group, name } = &hook.point else { continue };
         let accepted = tracepoints.iter().filter(|known| known.refused.is_none()).count();
-        let refused = if accepted < MOST_TRACEPOINTS {
+        let refused = if accepted < MAX_TRACEPOINTS {
             let args = hook.signature.args.iter().flatten().count();
             refused_tracepoint(group, name, args, || tracepoint_arguments(name))
         } else {
-            Some((SkipCause::TooMany, format!("{MOST_TRACEPOINTS} tracepoints are probed already")))
+            Some((SkipCause::TooMany, format!("{MAX_TRACEPOINTS} tracepoints are probed already")))
         };
         let (name, location) = (hook.point.to_string(), hook.place.to_string());
-        tracepoints.push(TracepointHook { name, place: location, refused });
+        tracepoints.push(TracepointHook { name, origin: location, refused });
     }
     tracepoints
 }
@@ -188,14 +189,14 @@ fn refused_tracepoint(
 }
 
 /// Adds a catalogue row for each function and each tracepoint that is to be probed.
-fn add_rows(functions: &[KernelHook], tracepoints: &[TracepointHook], hooks: &Hooks) {
+fn add_rows(functions: &[LinuxFunctionHook], tracepoints: &[TracepointHook], hooks: &Hooks) {
     // names live as long as the catalogue, which is never dropped
     let leak = |name: &str| -> &'static str { name.to_owned().leak() };
     let functions = functions.iter().filter(|hook| hook.refused.is_none());
     let functions: Vec<_> = functions.collect();
     let tracepoints = tracepoints.iter().filter(|hook| hook.refused.is_none());
     let tracepoints = tracepoints.filter_map(|tracepoint| {
-        let hook = hooks.kernel().iter().find(|hook| hook.point.to_string() == tracepoint.name)?;
+        let hook = hooks.linux().iter().find(|hook| hook.point.to_string() == tracepoint.name)?;
         Some((leak(&tracepoint.name), &hook.signature))
     });
     let tracepoints: Vec<_> = tracepoints.collect();
@@ -227,8 +228,9 @@ pub(crate) fn attach(
     let (mut lines, mut unprobed) = (Vec::new(), Vec::new());
     if !config.hooks.is_empty() {
         let wanted = config.hooks.iter().filter(|hook| hook.refused.is_none()).count();
-        let tiers = kernel_tiers(&kernel_support(), config.tier, wanted);
-        let ProbedFunctions { probed, skipped } = capture.attach_functions(&config.hooks, &tiers, collect)?;
+        let tiers = linux_tiers(&linux_support(), config.tier, wanted);
+        let ProbedFunctions { probed, skipped } =
+            capture.attach_linux_functions(&config.hooks, &tiers, collect)?;
         let counts = probed.iter().map(|(tier, count)| format!("{count} by {}", tier.as_str()));
         let counts =
             if probed.is_empty() { "none".to_owned() } else { counts.collect::<Vec<_>>().join(", ") };
@@ -252,7 +254,7 @@ const FEW: usize = 3;
 fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
     let mut by_location: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for unprobed in unprobed {
-        by_location.entry(unprobed.place).or_default().push((unprobed.name, unprobed.refusal));
+        by_location.entry(unprobed.origin).or_default().push((unprobed.name, unprobed.refusal));
     }
     let mut skips = Vec::new();
     for (location, mut all) in by_location {
@@ -283,7 +285,7 @@ fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
 /// A Linux kernel function in the output of `list --kernel`.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    pub(crate) function: KernelFunction,
+    pub(crate) function: LinuxFunction,
     pub(crate) class: Class,
     pub(crate) is_noisy: bool,
     /// How it would be probed, or `cannot be`.
@@ -299,18 +301,18 @@ pub(crate) fn listed(glob: Option<&str>) -> Result<Vec<Listed>> {
         Some(pattern) => pattern.matches(name),
         None => module.is_some_and(|module| module.starts_with("nvidia")),
     };
-    let found = kernel_functions(Path::new("/proc"), wanted)
+    let found = linux_functions(Path::new("/proc"), wanted)
         .context("cannot read the Linux kernel's list of functions")?;
-    let (types, support) = (results(&found), kernel_support());
+    let (types, support) = (results(&found), linux_support());
     let traceable = traceable_functions(Path::new("/proc"));
     // the tiers for a single function
-    let tiers = kernel_tiers(&support, None, 1);
+    let tiers = linux_tiers(&support, None, 1);
     let listed = found.into_iter().zip(types).map(|(function, returned)| {
         let is_traceable = traceable.as_ref().is_none_or(|names| names.contains(&function.name));
-        let fits = |tier: &&KernelTier| match tier {
-            KernelTier::Fentry => returned.is_some() && is_traceable && function.addresses.len() == 1,
-            KernelTier::Kprobes(Tier::Perf) => true,
-            KernelTier::Kprobes(_) => is_traceable,
+        let fits = |tier: &&LinuxTier| match tier {
+            LinuxTier::Fentry => returned.is_some() && is_traceable && function.addresses.len() == 1,
+            LinuxTier::Kprobes(Tier::Perf) => true,
+            LinuxTier::Kprobes(_) => is_traceable,
         };
         Listed {
             how: tiers.iter().find(fits).map_or("cannot be", |tier| tier.as_str()),
@@ -326,15 +328,15 @@ pub(crate) fn listed(glob: Option<&str>) -> Result<Vec<Listed>> {
 mod tests {
     use super::*;
 
-    fn function(name: &str) -> KernelFunction {
-        KernelFunction { name: name.to_owned(), module: Some("nvidia".to_owned()), addresses: vec![1] }
+    fn function(name: &str) -> LinuxFunction {
+        LinuxFunction { name: name.to_owned(), module: Some("nvidia".to_owned()), addresses: vec![1] }
     }
 
     fn globs(globs: &[&str]) -> Vec<Glob> {
         globs.iter().map(|glob| Glob::parse(glob).unwrap()).collect()
     }
 
-    fn refusals(hooks: &[KernelHook]) -> Vec<(&str, Option<&str>)> {
+    fn refusals(hooks: &[LinuxFunctionHook]) -> Vec<(&str, Option<&str>)> {
         hooks
             .iter()
             .map(|hook| (hook.function.name.as_str(), hook.refused.as_ref().map(|(_, why)| why.as_str())))
@@ -375,7 +377,7 @@ mod tests {
     fn hooks_with_the_same_reason_are_combined() {
         let unprobed = |name: &str, why: &str| Unprobed {
             name: name.to_owned(),
-            place: None,
+            origin: None,
             refusal: (SkipCause::Refused, why.to_owned()),
         };
         let mut all: Vec<_> = (0..80).map(|n| unprobed(&format!("vfs_{n}"), "no kprobes")).collect();
@@ -403,7 +405,7 @@ mod tests {
         let found = ["nvidia_open", "nvidia_ioctl", "uvm_open"].map(function).to_vec();
         let resolved = resolve_functions(&globs(&["uvm_*"]), &hooks, found);
         let locations: Vec<_> =
-            resolved.iter().map(|hook| (hook.function.name.as_str(), hook.place.as_deref())).collect();
+            resolved.iter().map(|hook| (hook.function.name.as_str(), hook.origin.as_deref())).collect();
         let expected = [
             ("nvidia_open", Some("h:4")),
             ("nvidia_ioctl", Some("h:1")),
@@ -414,7 +416,7 @@ mod tests {
         assert!(hook_of(&hooks, "nvidia_poll").is_none(), "it is called all the time");
         let refused = |name: &str, location: Option<&str>, why: &str| Unprobed {
             name: name.to_owned(),
-            place: location.map(str::to_owned),
+            origin: location.map(str::to_owned),
             refusal: (SkipCause::Refused, why.to_owned()),
         };
         let skipped = skips(vec![
@@ -439,7 +441,7 @@ mod tests {
         assert!(why("sched", 1, None).unwrap().1.contains("without `args`"));
         assert!(why("syscalls", 0, None).unwrap().1.contains("raw_syscalls:sys_enter"));
         let many: String =
-            (0..=MOST_TRACEPOINTS).map(|n| format!("[[hook]]\ntracepoint = \"g:t{n}\"\n")).collect();
+            (0..=MAX_TRACEPOINTS).map(|n| format!("[[hook]]\ntracepoint = \"g:t{n}\"\n")).collect();
         let refused: Vec<_> =
             tracepoints(&file(&many)).into_iter().filter(|hook| hook.refused.is_some()).collect();
         assert_eq!((refused.len(), refused[0].name.as_str()), (1, "g:t16"));

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_analysis::{Budget, BudgetReport, CallCost, Called, Decision, LeftOut};
-use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, ProbeCosts, may_be_left_out};
+use gpuprobe_analysis::{Budget, BudgetReport, CallCost, Called, Decision, UnprobedFunction};
+use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, ProbeCosts, is_detachable};
 use gpuprobe_discover::{Inspector, Skipped};
 use gpuprobe_event::counters::{CallCounts, ProcessKey};
 use gpuprobe_event::{Api, Event, FunctionId, LossCause, Name, Outcome, Tgid, catalogue};
@@ -72,9 +72,9 @@ impl ProbeBudget {
         self.checked = Instant::now();
         let cost = |id: FunctionId| {
             let (f, point) = (catalogue().get(id)?, capture.point_of(id)?);
-            Some(CallCost { ns: self.costs.of(f, point, collect(id)), may_be_left_out: may_be_left_out(f) })
+            Some(CallCost { ns: self.costs.of(f, point, collect(id)), may_be_removed: is_detachable(f) })
         };
-        self.budget.look(capture.clock().elapsed_ns(), called, &cost)
+        self.budget.check(capture.clock().elapsed_ns(), called, &cost)
     }
 
     /// Counts the calls of a batch.
@@ -117,7 +117,7 @@ impl Probes {
     /// Enforces the budget, if there is one and a check is due, by the counters of the BPF programs.
     pub(crate) fn enforce_budget_by_counters(&mut self) -> Result<()> {
         let Some(mut budget) = self.budget.take_if(|budget| budget.due().is_zero()) else { return Ok(()) };
-        let (counts, gpu_ops) = (self.capture.counts()?, self.capture.work()?);
+        let (counts, gpu_ops) = (self.capture.counts()?, self.capture.gpu_ops()?);
         let rows: Vec<_> = counts.iter().chain(&gpu_ops.calls).map(called).collect();
         let decisions = budget.decide(&self.capture, &rows, |id| self.collect(id));
         self.budget = Some(budget);
@@ -156,8 +156,8 @@ impl Probes {
     /// Adds the functions that were detached for their cost, up to the end of a recording, to the skips.
     pub(crate) fn skip_over_budget(&mut self, at_ns: u64) {
         let report = self.budget.as_ref().map(|budget| budget.budget.report(0.0, at_ns));
-        for function in report.map(|report| report.left_out).unwrap_or_default() {
-            let LeftOut { since_ns, .. } = function;
+        for function in report.map(|report| report.unprobed).unwrap_or_default() {
+            let UnprobedFunction { since_ns, .. } = function;
             let line = left_out(&function, &duration(since_ns));
             let (name, reason) = line.split_once(": ").unwrap_or((&line, ""));
             self.skip(&Skipped::function(Path::new(name), reason.to_owned()));
@@ -167,9 +167,9 @@ impl Probes {
     fn apply(&mut self, decisions: &[Decision]) -> Result<()> {
         for decision in decisions {
             match *decision {
-                Decision::LeaveOut { function, process, share, wait_ns } => {
+                Decision::RemoveProbes { function, process, share, wait_ns } => {
                     for id in rows_of_name(function) {
-                        self.capture.leave_out(id)?;
+                        self.capture.detach_function(id)?;
                     }
                     note!(
                         "gpuprobe: {} is not counted for {}: its calls take {:.1}% of the time of process {}, over the budget",
@@ -179,7 +179,7 @@ impl Probes {
                         process.tgid
                     );
                 }
-                Decision::PutBack { function } => self.put_back(function),
+                Decision::RestoreProbes { function } => self.put_back(function),
             }
         }
         Ok(())
@@ -188,13 +188,13 @@ impl Probes {
     /// If a file can no longer be opened by its earlier path, looks for another path to it.
     fn put_back(&mut self, function: FunctionId) {
         let ids = rows_of_name(function);
-        if ids.iter().all(|id| self.capture.put_back(*id).is_ok()) {
+        if ids.iter().all(|id| self.capture.reattach_function(*id).is_ok()) {
             return;
         }
         let found = Inspector::new().of_processes(Path::new("/proc")).libraries;
-        found.iter().for_each(|library| self.capture.can_be_opened(library));
+        found.iter().for_each(|library| self.capture.set_open_path(library));
         for id in ids {
-            if let Err(error) = self.capture.put_back(id) {
+            if let Err(error) = self.capture.reattach_function(id) {
                 note!("gpuprobe: {} cannot be counted again everywhere: {error:#}", name_of(function));
             }
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{
-    Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, driver_version,
+    Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, kmod_version,
 };
 use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, StallKind,
@@ -103,7 +103,7 @@ fn note_stalls() {
         let state = match kind {
             StallKind::Silent => "does not answer: skipped until it does",
             StallKind::Slow => "takes too long to answer: skipped for half a minute",
-            StallKind::Over => "answers again",
+            StallKind::Recovered => "answers again",
         };
         note!("gpuprobe: {}: its file system {state}", printable(&path.to_string_lossy()));
     }
@@ -115,7 +115,7 @@ pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
     if let Some(mebibytes) = args.buffer {
         config.ring_bytes = mebibytes.next_power_of_two() << 20;
     }
-    config.driver = !args.kernel.is_empty();
+    config.device_syscalls = !args.kernel.is_empty();
     config.hooks.clone_from(&args.resolved.functions);
     config.tracepoints.clone_from(&args.resolved.tracepoints);
     config
@@ -128,8 +128,8 @@ impl Probes {
         collect: Collect,
         verbose: bool,
     ) -> Result<Self> {
-        let capture = Capture::open(config, helper_commands::attach_helper(config.hold))?;
-        read_files_by(helper_commands::file_reader_starter(config.hold))
+        let capture = Capture::open(config, helper_commands::attach_helper(config.pause_targets))?;
+        read_files_by(helper_commands::file_reader_starter(config.pause_targets))
             .context("cannot start the process that reads files")?;
         let selection = selection.on(capture.tier());
         if selection.is_reduced() {
@@ -157,18 +157,18 @@ impl Probes {
             requested: 0,
             skips: Skips::default(),
             suppress_skips: false,
-            devices: config.driver.then(Devices::default),
+            devices: config.device_syscalls.then(Devices::default),
             budget: None,
             verbose,
         };
         if let Some(devices) = &mut probes.devices {
             let found = devices.scan(Path::new(PROC));
-            probes.capture.attach_driver(&found, collect)?;
+            probes.capture.attach_device_calls(&found, collect)?;
             probes.attach_unified();
             probes.report_kmod_version();
         }
         probes.verbose_note(|| format!("attaching by {}", probes.capture.tier()));
-        if let Some(way) = probes.capture.xid_way() {
+        if let Some(way) = probes.capture.xid_source() {
             probes.verbose_note(|| format!("GPU errors (XIDs): {way}"));
         }
         let (lines, skipped) = linux_hooks::attach(&mut probes.capture, config, collect)?;
@@ -181,12 +181,12 @@ impl Probes {
     /// Reports which version the names of ioctl commands come from. Without `--verbose`, only if that is another
     /// branch than the loaded NVIDIA kernel module.
     fn report_kmod_version(&self) {
-        let Some(loaded) = driver_version() else { return };
+        let Some(loaded) = kmod_version() else { return };
         let version = Version::parse(&loaded);
         if version.is_of_another_branch(&loaded) {
-            note!("gpuprobe: NVIDIA kernel module {}: {}", printable(&loaded), version.told());
+            note!("gpuprobe: NVIDIA kernel module {}: {}", printable(&loaded), version.describe());
         } else {
-            self.verbose_note(|| format!("NVIDIA kernel module {loaded}: {}", version.told()));
+            self.verbose_note(|| format!("NVIDIA kernel module {loaded}: {}", version.describe()));
         }
     }
 
@@ -262,7 +262,7 @@ impl Probes {
     pub(crate) fn take(&mut self) -> Result<Batch, CaptureError> {
         if let Some(devices) = self.devices.as_mut().filter(|devices| devices.is_due()) {
             let found = devices.scan(Path::new(PROC));
-            self.capture.tell_devices(&found)?;
+            self.capture.add_devices(&found)?;
         }
         note_stalls();
         let mut batch = self.capture.take()?;
@@ -276,7 +276,7 @@ impl Probes {
     pub(crate) fn has_new_libraries(&mut self, tgid: Tgid, at_exec: bool) -> bool {
         let proc_root = Path::new(PROC);
         match loader_of(proc_root, tgid.0) {
-            Ok(Some(loader)) if !self.capture.holds_by(&loader) => return true,
+            Ok(Some(loader)) if !self.capture.pauses_by(&loader) => return true,
             Ok(Some(_)) if at_exec => return false,
             _ => {}
         }
@@ -323,7 +323,7 @@ impl Probes {
 
     /// Whether the name of a mapped file is that of a library with functions to probe.
     pub(crate) fn has_library_name(&self, mapped: &Mapped) -> bool {
-        self.inspector.is_telling(&mapped.path)
+        self.inspector.may_have_targets(&mapped.path)
     }
 
     /// Probes one file. It is an error if it has no functions to probe.

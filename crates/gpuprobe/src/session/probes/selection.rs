@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, bail};
 use glob::Pattern;
 use gpuprobe_capture::{
-    Collect, Tier, tells_addresses, tells_captures, tells_contexts, tells_gpus, tells_graphs, tells_names,
+    Collect, Tier, changes_addresses, changes_captures, changes_contexts, changes_graphs, gives_kernel_names,
+    identifies_gpus,
 };
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, Hooks, catalogue};
@@ -185,11 +186,11 @@ impl Selection {
         match catalogue().get(id) {
             // functions that have return probes anyway are counted with durations and errors
             Some(f) if counts_entries(f) && !self.is_state_only(f) && !self.needed_for_failures(f) => {
-                Collect::Entries
+                Collect::EntryCount
             }
             Some(f) if self.selects(f) => wanted,
             Some(f) if self.needed_for_failures(f) => Collect::Failures,
-            _ => Collect::Aside,
+            _ => Collect::StateOnly,
         }
     }
 
@@ -207,12 +208,18 @@ impl Selection {
     /// functions would cost too much.
     fn needed_for_names(&self, f: &Function) -> bool {
         match self {
-            Self::Globs { .. } => self.has(Class::Launch) && tells_names(f) && !f.hot,
+            Self::Globs { .. } => self.has(Class::Launch) && gives_kernel_names(f) && !f.hot,
             // each costs a tenth of a second with perf events: only those that every CUDA kernel passes through
-            Self::Essential { .. } => tells_names(f) && f.api == Api::Driver && f.class == Class::Module,
+            Self::Essential { .. } => {
+                gives_kernel_names(f) && f.api == Api::Driver && f.class == Class::Module
+            }
             Self::Driver { classes, few, .. } => {
                 let cheap = !few || f.class == Class::Module;
-                classes.contains(&Class::Launch) && tells_names(f) && f.api == Api::Driver && !f.hot && cheap
+                classes.contains(&Class::Launch)
+                    && gives_kernel_names(f)
+                    && f.api == Api::Driver
+                    && !f.hot
+                    && cheap
             }
         }
     }
@@ -221,14 +228,14 @@ impl Selection {
     /// they become part of a graph.
     fn needed_for_gpu_ops(&self, f: &Function) -> bool {
         let (launches, copies) = (self.has(Class::Launch), self.has_copies());
-        let captures = (launches || copies) && tells_captures(f);
+        let captures = (launches || copies) && changes_captures(f);
         let is_needed = match self {
-            Self::Driver { few, .. } => captures || (launches && !few && tells_graphs(f)),
+            Self::Driver { few, .. } => captures || (launches && !few && changes_graphs(f)),
             Self::Essential { follows_gpu_ops, .. } => *follows_gpu_ops && captures,
             // waits are visible in the records themselves; copies of the runtime are seen at the CUDA driver
             Self::Globs { follows_gpu_ops, few, .. } => {
                 // the nodes of a captured graph are launches on captured streams
-                let makes_graphs = tells_graphs(f) || tells_captures(f) || f.class == Class::Launch;
+                let makes_graphs = changes_graphs(f) || changes_captures(f) || f.class == Class::Launch;
                 let graphs = self.has(Class::GraphLaunch) && makes_graphs && f.class != Class::Sync;
                 let moves = copies && matches!(f.class, Class::Memcpy | Class::Memset);
                 *follows_gpu_ops && (captures || (!few && (graphs || moves)))
@@ -247,7 +254,7 @@ impl Selection {
             Self::Essential { follows_gpu_ops, .. } => *follows_gpu_ops && registers,
             Self::Globs { follows_gpu_ops, .. } => *follows_gpu_ops,
         };
-        is_needed && self.has(Class::Memcpy) && tells_addresses(f) && f.api == Api::Driver && !f.hot
+        is_needed && self.has(Class::Memcpy) && changes_addresses(f) && f.api == Api::Driver && !f.hot
     }
 
     /// Whether a function is probed only because it frees memory whose allocations are selected: without it, the
@@ -273,7 +280,7 @@ impl Selection {
             Self::Essential { .. } => true,
             Self::Driver { .. } => self.has(Class::Alloc) || self.has(Class::Memcpy),
         };
-        allocates && (tells_contexts(f) || (matches!(self, Self::Driver { .. }) && tells_gpus(f)))
+        allocates && (changes_contexts(f) || (matches!(self, Self::Driver { .. }) && identifies_gpus(f)))
     }
 }
 

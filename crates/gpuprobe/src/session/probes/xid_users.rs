@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use gpuprobe_discover::{DRIVER_FOLDER, host_gpus};
+use gpuprobe_discover::{NVIDIA_PROC_FOLDER, host_gpus};
 use gpuprobe_event::{Evidence, PciAddress, Tgid, XidEvent, XidProcess};
 
 /// Most processes reported with one error.
@@ -54,7 +54,7 @@ fn user(proc_root: &Path, (pid, known): (u32, &str), evidence: Evidence) -> XidP
 /// The device file of the GPU.
 fn device_of(xid: &XidEvent) -> Option<String> {
     let pci = PciAddress::parse(&xid.gpu)?;
-    let gpu = host_gpus(Path::new(DRIVER_FOLDER)).into_iter().find(|gpu| gpu.pci == pci)?;
+    let gpu = host_gpus(Path::new(NVIDIA_PROC_FOLDER)).into_iter().find(|gpu| gpu.pci == pci)?;
     Some(format!("/dev/nvidia{}", gpu.minor?))
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use anyhow::Result;
-use gpuprobe_analysis::{Holdings, Rules, Summary};
+use gpuprobe_analysis::{LiveMemory, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
@@ -32,9 +32,9 @@ pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Sele
         launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
         copies: selection.has_copies(),
         rows: args.verify,
-        told: true,
+        annotate_records: true,
         phases: args.phases,
-        apart: args.budget.is_some(),
+        detachable: args.budget.is_some(),
         ..config(&args.attach)
     }
 }
@@ -62,7 +62,7 @@ impl Recording {
         output: Destination,
     ) -> Result<Self> {
         keep_memory();
-        let phases = if args.phases { Phases::Apart } else { Phases::Together };
+        let phases = if args.phases { Phases::Separate } else { Phases::Together };
         let limits = Limits { total: args.max_size, segment: args.segment_size };
         Ok(Self {
             trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
@@ -78,7 +78,7 @@ impl Recording {
         self.processes.take(&batch, probes.capture.clock().elapsed_ns());
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
-            self.trace.event(&event, || self.summary.standing());
+            self.trace.event(&event, || self.summary.live_memory_events());
             if let Some(verification) = &mut self.verification {
                 verification.feed(&event);
             }
@@ -101,7 +101,7 @@ impl Recording {
     /// What was live when processes exited, or is live now, by call site. It comes from the BPF rows, because events
     /// do not show the memory that ended with its context.
     fn memory_by_site(&self, probes: &mut Probes) -> Result<MemoryBySite> {
-        let mut live_memory = Holdings::new(Rules { warm_up_ns: 0 }, true);
+        let mut live_memory = LiveMemory::new(Rules { warm_up_ns: 0 }, true);
         let capture = &mut probes.capture;
         let now_ns = capture.clock().elapsed_ns();
         live_memory.feed(&capture.sites()?, self.processes.infos(), now_ns);

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use gpuprobe_analysis::SummaryReport;
-use gpuprobe_analysis::conformance::{Compared, EventTally, Tables, compare};
+use gpuprobe_analysis::conformance::{Comparison, EventTotals, Tables, compare};
 use gpuprobe_capture::Capture;
 use gpuprobe_event::Event;
 
@@ -11,8 +11,8 @@ use crate::terminal::notes::print_stderr;
 /// Compares both implementations of the figures of a recording.
 #[derive(Debug)]
 pub(crate) struct Verification {
-    event_counts: EventTally,
-    compared: Vec<Compared>,
+    event_counts: EventTotals,
+    compared: Vec<Comparison>,
     /// Only some functions are selected.
     is_partial: bool,
 }
@@ -21,7 +21,7 @@ impl Verification {
     /// For a recording of what these globs select.
     pub(crate) fn new(events: &[String]) -> Self {
         let is_partial = !events.is_empty() && !events.iter().all(|glob| glob == "*");
-        Self { event_counts: EventTally::default(), compared: Vec::new(), is_partial }
+        Self { event_counts: EventTotals::default(), compared: Vec::new(), is_partial }
     }
 
     pub(crate) fn feed(&mut self, event: &Event) {
@@ -37,7 +37,7 @@ impl Verification {
             failures: capture.failures()?,
             memory: capture.memory()?.0,
             sites: capture.sites()?,
-            work: capture.work()?,
+            gpu_ops: capture.gpu_ops()?,
         };
         self.compared = compare(&tables, replayed, &self.event_counts, self.is_partial);
         Ok(())
@@ -56,9 +56,9 @@ impl Verification {
     }
 }
 
-fn table(compared: &[Compared]) -> String {
+fn table(compared: &[Comparison]) -> String {
     let mut out = String::from("\nverified (counted in the kernel = replayed from events)\n");
-    for Compared { quantity, figures, differ, differences, not_compared } in compared {
+    for Comparison { quantity, figures, differ, differences, not_compared } in compared {
         if let Some(why) = not_compared {
             out.push_str(&format!("  {quantity:<30}    not compared  {why}\n"));
             continue;
