@@ -47,8 +47,8 @@ fuzz_target!(|bytes: &[u8]| {
     let address = BASE + u64::from(u16::from_le_bytes(offset));
     let mut symbolizer = Symbolizer::new();
     for address in [address, FIXED] {
-        if let Ok(Some(place)) = symbolizer.name(PROC.path(), PID, address) {
-            assert_eq!(place.module, Path::new("/fuzz/lib.so"));
+        if let Ok(Some(found)) = symbolizer.name(PROC.path(), PID, address) {
+            assert_eq!(found.module, Path::new("/fuzz/lib.so"));
         }
     }
     let frames = Unwinder::new().frames(&mut symbolizer, PROC.path(), PID, &[address, FIXED]);

@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut hooks = Hooks::default();
     if let Err(error) = hooks.parse("hooks.toml", text) {
         let message = error.to_string();
-        assert!(error.place.line <= 1 + text.matches('\n').count(), "{message}");
+        assert!(error.source_line.line <= 1 + text.matches('\n').count(), "{message}");
         assert!(!message.chars().any(char::is_control), "{message:?}");
     }
     for library in LIBRARIES {

@@ -150,7 +150,7 @@ def by_call_site(calls, until=float("inf"), kinds=("device", "managed", "pool", 
 
 def leak(calls, end, ledger, compare):
     call_sites = by_call_site(calls)
-    for expected in ledger["places"]:
+    for expected in ledger["call_sites"]:
         function = expected["function"]
         found = [sums for name, sums in call_sites.items() if name.startswith(function + "(")]
         compare.equal(f"call sites named {function}", len(found), 1)
@@ -173,12 +173,12 @@ def torch_call_sites(calls, _end, ledger, compare):
 
 
 def suspects(report, ledger):
-    reported = [p for process in said(report)["processes"] if process["pid"] == ledger["pid"] for p in process["places"]]
+    reported = [p for process in said(report)["processes"] if process["pid"] == ledger["pid"] for p in process["call_sites"]]
     for p in reported:
         print(f"{p['verdict']:14} {p['place']}: {p['reason']}")
     compare = Comparison()
     suspected = [p["function"].split("(")[0] for p in reported if p["verdict"] == "leak_suspect"]
-    compare.equal("suspects, by growth", suspected, [p["function"] for p in ledger["places"] if p["leaks"]])
+    compare.equal("suspects, by growth", suspected, [p["function"] for p in ledger["call_sites"] if p["leaks"]])
     return 1 if compare.wrong else 0
 
 

@@ -138,9 +138,9 @@ def check_sites(prometheus, ledger, moment):
     function = lambda rows: {labels["site"].split("(")[0]: value for labels, value in rows}
     live = function(prometheus.query(f"sum by (site) (gpuprobe_memory_site_live_bytes{of}) > 0"))
     suspects = function(prometheus.query(f"gpuprobe_memory_leak_suspects{of} > 0", time=moment))
-    expected = {place["function"]: place["live_bytes"] for place in ledger["places"] if place["live_bytes"]}
+    expected = {place["function"]: place["live_bytes"] for place in ledger["call_sites"] if place["live_bytes"]}
     same("call sites", live, expected)
-    same("suspects", set(suspects), {place["function"] for place in ledger["places"] if place["leaks"]})
+    same("suspects", set(suspects), {place["function"] for place in ledger["call_sites"] if place["leaks"]})
 
 
 def sums_of_short(functions, runs):
@@ -168,7 +168,7 @@ def check_short(prometheus, functions, runs):
     for name in (*sums, of_copies.removesuffix(of)):
         falls = [n for _, n in prometheus.query(f"resets({name}{of}[{SPAN}s])")]
         assert falls and not any(falls), f"{name} falls: {falls}"
-    ended = prometheus.by("", f"gpuprobe_ended_processes_total{of}").get("", 0)
+    ended = prometheus.by("", f"gpuprobe_exited_processes_total{of}").get("", 0)
     assert 0 < ended <= len(runs), f"{ended} of {len(runs)} are only in the sums by name"
 
 
@@ -299,7 +299,7 @@ def main(probe, standins, binaries, folder):
     open(nvml, "w").close()
     # not the driver folder of this machine, so that its GPUs are not added to those of the NVML stand-in
     options = ["-p", f"{folder}/libcuda.so.1", "--warm-up", "10", "--nvml", f"{folder}/libnvidia-ml.so.1"]
-    options += ["--driver-folder", folder, "--keep-ended", str(KEPT)]
+    options += ["--driver-folder", folder, "--keep-exited", str(KEPT)]
     functions = counted_functions(probe)
     try:
         started.append(daemon := Daemon(f"{folder}/daemon.log", probe, options, STANDIN_NVML=nvml))

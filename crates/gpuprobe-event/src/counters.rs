@@ -124,8 +124,8 @@ pub struct ProcessMemory {
     /// Bytes of the replaced allocations.
     pub replaced_bytes: u64,
     /// Allocations that were freed with their context.
-    pub ended_allocations: u64,
-    pub ended_bytes: u64,
+    pub freed_with_context_allocations: u64,
+    pub freed_with_context_bytes: u64,
     /// The most bytes that were live at once.
     pub peak_bytes: u64,
 }
@@ -187,6 +187,6 @@ pub struct SiteMemory {
     pub allocations: u64,
     pub allocated_bytes: u64,
     /// Of these, the ones that were freed with their context.
-    pub ended_allocations: u64,
-    pub ended_bytes: u64,
+    pub freed_with_context_allocations: u64,
+    pub freed_with_context_bytes: u64,
 }

@@ -282,7 +282,7 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
     let ResultKind::Status(table) = f.result else { return None };
     is_failure(status).then(|| match table.name_of(status) {
         Some(name) => Cow::Borrowed(name),
-        None if f.api == Api::Hook => numbered_error(status),
+        None if f.api == Api::Hook => coded_error(status),
         None => Cow::Owned(format!("unknown {} {status}", table.name)),
     })
 }
@@ -290,7 +290,7 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
 /// The name of a failure by status; a call without a failed status was to return a pointer and returned NULL.
 pub fn failure_name(f: &Function, status: i64) -> Name {
     error_name(f, status).unwrap_or_else(|| {
-        if is_failure(status) { numbered_error(status) } else { Cow::Borrowed("returned NULL") }
+        if is_failure(status) { coded_error(status) } else { Cow::Borrowed("returned NULL") }
     })
 }
 
@@ -305,7 +305,7 @@ pub fn output_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
     (status.is_some() || returned_null).then(|| failure_name(f, status.unwrap_or(0)))
 }
 
-fn numbered_error(status: i64) -> Name {
+fn coded_error(status: i64) -> Name {
     Cow::Owned(format!("error {status}"))
 }
 

@@ -18,9 +18,9 @@ use crate::ids::FunctionId;
 
 /// An error in a hook file.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("{place}: {message}")]
+#[error("{source_line}: {message}")]
 pub struct HookError {
-    pub place: SourceLine,
+    pub source_line: SourceLine,
     /// What is wrong, and what would be right.
     pub message: String,
 }
@@ -50,7 +50,7 @@ pub struct LibraryHook {
     /// Its class and arguments.
     pub signature: Signature,
     /// Where the hook is defined.
-    pub place: SourceLine,
+    pub source_line: SourceLine,
 }
 
 impl LibraryHook {
@@ -115,7 +115,7 @@ pub struct LinuxHook {
     /// Its class and arguments.
     pub signature: Signature,
     /// Where the hook is defined.
-    pub place: SourceLine,
+    pub source_line: SourceLine,
 }
 
 /// All hooks of all files.

@@ -8,7 +8,7 @@ pub enum Figures {
     /// Figures from events: calls, launches and copies, and memory if the BPF tables were not read.
     Events,
     /// Launches, copies and gaps.
-    Work,
+    GpuOps,
     /// Memory from the BPF tables. They include what did not fit into the ring buffer.
     Memory,
     /// Memory by call site.
@@ -65,7 +65,7 @@ causes! {
     /// allocations whose address or size could not be read
     UnreadAllocation = "unread_allocation" [Memory],
     /// allocations and copies of more bytes than any machine has; they are counted, but their bytes are not
-    ImplausibleSize = "implausible_size" [Work Memory],
+    ImplausibleSize = "implausible_size" [GpuOps Memory],
     /// calls recorded without their stack, because the ring buffer was full (--buffer makes it larger)
     LostStack = "lost_stack" [],
     /// names of CUDA kernels that did not fit into the ring buffer: some launches may lack theirs
@@ -73,9 +73,9 @@ causes! {
     /// allocations without a call site because the tables of call sites were full
     SitesFull = "sites_full" [MemoryBySite],
     /// launches, copies, streams or graphs not counted because their table was full
-    WorkFull = "work_full" [Work],
+    GpuOpsFull = "gpu_ops_full" [GpuOps],
     /// launches, copies or graph nodes whose description could not be read
-    UnreadWork = "unread_work" [Work],
+    UnreadGpuOp = "unread_gpu_op" [GpuOps],
     /// failures counted without their names, under `other`, because there were too many kinds of them
     FailuresFull = "failures_full" [],
     /// faults and migrations of unified memory whose process is not known
@@ -85,7 +85,7 @@ causes! {
     /// processes that had mapped a library before it was probed; their first calls may be missing
     LateAttach = "late_attach" [Events Memory],
     /// processes that mapped a CUDA library and exited before it could be probed; all their calls are missing
-    GoneBeforeAttach = "gone_before_attach" [Events Memory],
+    ExitedBeforeAttach = "exited_before_attach" [Events Memory],
     /// reports of mapped files that did not fit into their buffer: a process that exited soon after may have used a
     /// library before it was probed
     LostMapping = "lost_mapping" [Events Memory],

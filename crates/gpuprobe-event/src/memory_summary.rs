@@ -50,7 +50,7 @@ pub struct MemorySummary {
     /// Frees of unknown addresses, such as memory allocated before the recording. Freeing NULL is not counted.
     pub unknown_frees: u64,
     /// Memory that was freed with its context.
-    pub freed_by_context: Total,
+    pub freed_with_context: Total,
     /// Memory that was live when its process exited or executed another program, by kind: the NVIDIA driver frees it.
     pub freed_by_exit: Vec<MemoryAmount>,
     /// The most live bytes of one process.
@@ -69,7 +69,9 @@ impl MemorySummary {
         self.replaced = self.replaced.plus(total(row.replaced, row.replaced_bytes));
         self.failed_frees += row.failed_frees;
         self.unknown_frees += row.unknown_frees;
-        self.freed_by_context = self.freed_by_context.plus(total(row.ended_allocations, row.ended_bytes));
+        self.freed_with_context = self
+            .freed_with_context
+            .plus(total(row.freed_with_context_allocations, row.freed_with_context_bytes));
         self.peak_bytes = self.peak_bytes.max(row.peak_bytes);
         let kinds = if has_exited { &mut self.freed_by_exit } else { &mut self.live };
         for (kind, live) in
@@ -112,8 +114,8 @@ mod tests {
             unknown_frees: 0,
             replaced: 1,
             replaced_bytes: 7,
-            ended_allocations: 0,
-            ended_bytes: 0,
+            freed_with_context_allocations: 0,
+            freed_with_context_bytes: 0,
             peak_bytes: device + managed,
         }
     }

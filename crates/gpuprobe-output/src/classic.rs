@@ -111,8 +111,8 @@ impl Classic {
         }
         let leaked = (totals.live_bytes, totals.live_allocations);
         line(out, format_args!("{} bytes leaked from {} cuda memory allocation(s)", leaked.0, leaked.1));
-        if totals.ended_allocations > 0 {
-            let ended = (totals.ended_bytes, totals.ended_allocations);
+        if totals.freed_with_context_allocations > 0 {
+            let ended = (totals.freed_with_context_bytes, totals.freed_with_context_allocations);
             line(
                 out,
                 format_args!(

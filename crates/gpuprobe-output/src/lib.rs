@@ -34,7 +34,7 @@ pub use live::{Live, LiveOptions, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};
-pub use over_budget::over_budget_line as left_out;
+pub use over_budget::over_budget_line;
 pub use prediction::prediction;
 pub use summary::{Fit, summary};
 pub use timeline::timeline;

@@ -18,7 +18,7 @@ pub fn memory_json(report: &MemoryReport, states: &GpuStates, unix_seconds: f64)
     let object = json!({
         "unix": unix_seconds,
         "complete": report.is_complete(),
-        "missing": lost,
+        "losses": lost,
         "processes": report.processes.iter().map(process).collect::<Vec<_>>(),
         "gpu_memory": states.users.iter().filter(|u| u.seen_bytes.is_some()).map(user).collect::<Vec<_>>(),
     });
@@ -47,15 +47,15 @@ fn process(process: &ProcessCallSites) -> Value {
         "pid": process.pid,
         "process": process.name,
         "container": process.container,
-        "ended": process.has_exited,
+        "exited": process.has_exited,
         "watched_seconds": process.ends_ns.last().map(since).unwrap_or_default(),
         "live_bytes": process.live.bytes,
         "live_allocations": process.live.count,
-        "places": process.call_sites.iter().map(|p| site(p, process)).collect::<Vec<_>>(),
+        "call_sites": process.call_sites.iter().map(|p| site(p, process)).collect::<Vec<_>>(),
         "other": {
             "live_bytes": process.other.bytes,
             "live_allocations": process.other.count,
-            "places": process.other_sites,
+            "call_sites": process.other_sites,
         },
     })
 }
@@ -65,7 +65,7 @@ fn site(site: &CallSiteMemory, of: &ProcessCallSites) -> Value {
     let first = site.call_site.frames.first();
     let at = |(end, bytes): (&u64, &u64)| json!([seconds(end.saturating_sub(of.began_ns)), bytes]);
     json!({
-        "place": site.name,
+        "call_site": site.name,
         "function": first.and_then(|f| f.function.as_ref()),
         "file": first.and_then(|f| f.file.as_ref()),
         "line": first.and_then(|f| f.line),
@@ -74,7 +74,7 @@ fn site(site: &CallSiteMemory, of: &ProcessCallSites) -> Value {
         "live_allocations": site.live.count,
         "allocations": site.allocations,
         "frees": site.frees,
-        "ended_with_context": site.freed_with_context,
+        "freed_with_context": site.freed_with_context,
         "oldest_seconds": site.oldest_age_ns.map(seconds),
         "verdict": site.judgement.verdict,
         "reason": reason(&site.judgement),
@@ -85,7 +85,7 @@ fn site(site: &CallSiteMemory, of: &ProcessCallSites) -> Value {
             "fell_bytes": growth.fell_bytes,
             "allocations": growth.allocations,
             "frees": growth.frees,
-            "ended_with_context": growth.freed_with_context,
+            "freed_with_context": growth.freed_with_context,
         },
         "live_bytes_over_time": of.ends_ns.iter().zip(&site.curve).map(at).collect::<Vec<_>>(),
         "stack": site.call_site.stack(),

@@ -231,7 +231,7 @@ fn memory(out: &mut String, memory: &MemorySummary, is_incomplete: bool) {
     let allocations = ("allocation", "allocations");
     row("allocated".to_owned(), memory.allocated, allocations);
     row("freed".to_owned(), memory.freed, ("free", "frees"));
-    row("ended with its context".to_owned(), memory.freed_by_context, allocations);
+    row("ended with its context".to_owned(), memory.freed_with_context, allocations);
     row("replaced, free not seen".to_owned(), memory.replaced, allocations);
     for live in &memory.freed_by_exit {
         row(format!("live at exit, {}", live.kind.as_str()), live.into(), allocations);
@@ -337,7 +337,7 @@ mod tests {
         let total = |count, bytes| Total { count, bytes };
         let summary = MemorySummary {
             allocated: total(9, 9 << 10),
-            freed_by_context: total(2, 2 << 10),
+            freed_with_context: total(2, 2 << 10),
             replaced: total(1, 1 << 10),
             peak_bytes: 8 << 10,
             live: vec![MemoryAmount { kind: Space::Unknown, allocations: 6, bytes: 6 << 10 }],

@@ -107,7 +107,7 @@ fn advice() -> Vec<Advice> {
 }
 
 /// The GPU operations of the first process that launched kernels, which has all kinds of operations.
-fn work() -> GpuOps {
+fn gpu_ops() -> GpuOps {
     let has_launched = |p: &&std::sync::Arc<ProcessSnapshot>| !p.gpu_ops.kernels.is_empty();
     snapshot().processes.iter().find(has_launched).map(|process| process.gpu_ops.clone()).unwrap_or_default()
 }
@@ -115,7 +115,7 @@ fn work() -> GpuOps {
 #[test]
 fn the_summary_of_launches_copies_and_gaps() {
     let text = summary(
-        &SummaryReport { gpu_ops: work(), advice: advice(), ..SummaryReport::default() },
+        &SummaryReport { gpu_ops: gpu_ops(), advice: advice(), ..SummaryReport::default() },
         Fit::Terminal,
     );
     check("summary_gpu_ops.txt", &text);
@@ -127,11 +127,11 @@ fn the_summary_of_launches_copies_and_gaps() {
 
 #[test]
 fn names_of_kernels_are_complete_in_a_file() {
-    let mut work = work();
+    let mut gpu_ops = gpu_ops();
     let name = format!("void gemm<{}>(float*)", "float, ".repeat(40));
-    work.kernels[0].kernel = name.clone();
-    work.kernels[1].kernel = "k".repeat(10_000);
-    let report = SummaryReport { gpu_ops: work, ..SummaryReport::default() };
+    gpu_ops.kernels[0].kernel = name.clone();
+    gpu_ops.kernels[1].kernel = "k".repeat(10_000);
+    let report = SummaryReport { gpu_ops: gpu_ops, ..SummaryReport::default() };
     let (file, terminal) = (summary(&report, Fit::File), summary(&report, Fit::Terminal));
     assert!(file.contains(&name) && !terminal.contains(&name));
     let longest = file.lines().map(|line| line.chars().count()).max();
@@ -140,23 +140,24 @@ fn names_of_kernels_are_complete_in_a_file() {
 
 #[test]
 fn the_summary_fits_a_terminal_with_large_numbers() {
-    let mut work = work();
-    for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
+    let mut gpu_ops = gpu_ops();
+    for kernel in gpu_ops.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
         (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
-    let text = summary(&SummaryReport { gpu_ops: work.clone(), ..SummaryReport::default() }, Fit::Terminal);
+    let text =
+        summary(&SummaryReport { gpu_ops: gpu_ops.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with realistic numbers all lines fit
-    for kernel in work.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
+    for kernel in gpu_ops.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
         (kernel.launches, kernel.errors, kernel.threads) = (999_999_999, 7, 999_999_999 << 20);
         kernel.grid = Some(([1, 1, 1], [65_535, 1024, 1]));
     }
-    for copy in &mut work.copies {
+    for copy in &mut gpu_ops.copies {
         (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
     }
     let text = summary(
-        &SummaryReport { gpu_ops: work, advice: advice(), ..SummaryReport::default() },
+        &SummaryReport { gpu_ops: gpu_ops, advice: advice(), ..SummaryReport::default() },
         Fit::Terminal,
     );
     let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();
@@ -293,13 +294,15 @@ fn call_sites_that_are_not_followed_and_memory_that_ended_with_its_context() {
     let json: serde_json::Value =
         serde_json::from_str(&memory_json(&many_sites_report(), &GpuStates::default(), NOON)).unwrap();
     assert_eq!(json["complete"], serde_json::json!(false));
-    assert_eq!(json["missing"], serde_json::json!({"not_followed": 6}));
+    assert_eq!(json["losses"], serde_json::json!({"not_followed": 6}));
     let verdicts: Vec<_> = json["processes"]
         .as_array()
         .unwrap()
         .iter()
-        .flat_map(|process| process["places"].as_array().unwrap())
-        .map(|place| format!("{}: {}", place["verdict"].as_str().unwrap(), place["reason"].as_str().unwrap()))
+        .flat_map(|process| process["call_sites"].as_array().unwrap())
+        .map(|site| {
+            format!("{}: {}", site["verdict"].as_str().unwrap(), source_line["reason"].as_str().unwrap())
+        })
         .collect();
     let expected = [
         "unchanged: no allocation and no free in 29 s",

@@ -76,7 +76,7 @@ fn the_ledger_adds_up() {
 /// Checks that the sums of a ledger of `torture` or `rules` agree.
 fn check_memory_ledger(ledger: &Value) {
     let fields = ["allocations", "frees", "ended", "live"];
-    let bytes = ["allocated_bytes", "freed_bytes", "ended_bytes", "live_bytes"];
+    let bytes = ["allocated_bytes", "freed_bytes", "freed_with_context_bytes", "live_bytes"];
     let kinds = ledger["memory"].as_object().unwrap();
     let devices = ledger["devices"].as_object().unwrap();
     for [allocated, freed, ended, live] in [fields, bytes] {
@@ -144,7 +144,7 @@ fn call_sites(name: &str, arguments: &[&str]) -> BTreeMap<String, [u64; 3]> {
     let end = printed.last().unwrap();
     assert_eq!(end["ledger"], "end");
     let figures = |site: &Value| ["live", "live_bytes", "allocations"].map(|field| number(&site[field]));
-    let sites = end["places"].as_array().unwrap();
+    let sites = end["call_sites"].as_array().unwrap();
     sites.iter().map(|site| (site["name"].as_str().unwrap().to_owned(), figures(site))).collect()
 }
 

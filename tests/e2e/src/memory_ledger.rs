@@ -25,8 +25,8 @@ const ERRORS: &str = "gpuprobe_errors_total";
 const COUNTERS: [(&str, &str); 4] = [
     (ALLOCATED, "allocated_bytes"),
     ("gpuprobe_memory_freed_bytes_total", "freed_bytes"),
-    ("gpuprobe_memory_ended_bytes_total", "ended_bytes"),
-    ("gpuprobe_memory_ended_allocations_total", "ended"),
+    ("gpuprobe_memory_freed_with_context_bytes_total", "freed_with_context_bytes"),
+    ("gpuprobe_memory_freed_with_context_allocations_total", "ended"),
 ];
 
 /// Counters that must stay 0: they count a free that was not seen, or seen twice.
@@ -125,7 +125,7 @@ fn losses(metrics: &Metrics, pid: u32, wrong: &mut Differences) {
     let alone = metrics.pids(CALLS) == [pid];
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
         let cause = labels["cause"].as_str();
-        let about_others = ["late_attach", "gone_before_attach"].contains(&cause)
+        let about_others = ["late_attach", "exited_before_attach"].contains(&cause)
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
         // Sixteen threads that create and destroy contexts at full speed may send more stacks than fit in the ring,
         // and need more rows of call sites than there are. That loses call sites, not figures.

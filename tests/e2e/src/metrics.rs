@@ -83,7 +83,7 @@ impl Daemon {
         let said = self.talk.stderr();
         let others = said.lines().filter(|l| l.contains(" functions in ") && !l.contains(&ours)).count();
         let missed =
-            ["late_attach", "gone_before_attach"].map(|cause| metrics.lost(cause)).iter().sum::<u64>();
+            ["late_attach", "exited_before_attach"].map(|cause| metrics.lost(cause)).iter().sum::<u64>();
         missed.cast_signed() - others as i64
     }
 
@@ -183,7 +183,7 @@ impl Metrics {
     /// more.
     pub fn calls_of_name(&self, process: &str) -> BTreeMap<String, u64> {
         let mut sums = self.of_name("gpuprobe_calls_total", process, "function");
-        for (function, n) in self.of_name("gpuprobe_ended_calls_total", process, "function") {
+        for (function, n) in self.of_name("gpuprobe_exited_calls_total", process, "function") {
             *sums.entry(function).or_default() += n;
         }
         sums

@@ -113,7 +113,7 @@ pub struct SiteLedger {
 impl SiteLedger {
     /// Parses the output of a program compiled from this file.
     pub fn of(printed: &Value, file: &str) -> Self {
-        let sites = printed["places"].as_array().unwrap_or_else(|| panic!("no call sites: {printed}"));
+        let sites = printed["call_sites"].as_array().unwrap_or_else(|| panic!("no call sites: {printed}"));
         Self { pid: pid_of(printed), sites: sites.iter().map(|site| CallSite::of(site, file)).collect() }
     }
 
@@ -168,7 +168,7 @@ pub fn reported(report: &Value, pid: u32) -> (Vec<ReportedSite>, Figures) {
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned();
     let list = |value: &Value| value.as_array().unwrap_or_else(|| panic!("no list: {report}")).clone();
     let site = |site: Value| ReportedSite {
-        name: text(&site["place"]),
+        name: text(&site["call_site"]),
         stack: list(&site["stack"]).iter().map(text).collect(),
         verdict: text(&site["verdict"]),
         figures: Figures {
@@ -188,12 +188,12 @@ pub fn reported(report: &Value, pid: u32) -> (Vec<ReportedSite>, Figures) {
         live_bytes: number(&other["live_bytes"]),
         ..Figures::default()
     };
-    (list(&process["places"]).into_iter().map(site).collect(), other)
+    (list(&process["call_sites"]).into_iter().map(site).collect(), other)
 }
 
 /// Checks that a report is marked as complete.
 pub fn assert_complete(report: &Value) {
-    assert_eq!((&report["complete"], &report["missing"]), (&Value::Bool(true), &serde_json::json!({})));
+    assert_eq!((&report["complete"], &report["losses"]), (&Value::Bool(true), &serde_json::json!({})));
 }
 
 /// A running `gpuprobe memory --watch` for the whole host. Dropping this ends it.

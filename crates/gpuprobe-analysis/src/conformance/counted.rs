@@ -55,9 +55,12 @@ fn site_figures(all: &mut AllFigures, tables: &Tables) {
     for row in &tables.sites {
         let label = format!("process {} site {}", row.process.tgid.0, row.site.0);
         let live = row.live;
-        let freed =
-            row.allocations.saturating_sub(live.live_allocations).saturating_sub(row.ended_allocations);
-        let freed_bytes = row.allocated_bytes.saturating_sub(live.live_bytes).saturating_sub(row.ended_bytes);
+        let freed = row
+            .allocations
+            .saturating_sub(live.live_allocations)
+            .saturating_sub(row.freed_with_context_allocations);
+        let freed_bytes =
+            row.allocated_bytes.saturating_sub(live.live_bytes).saturating_sub(row.freed_with_context_bytes);
         all.add(ALLOCATED_BY_SITE, format!("{label} allocations"), row.allocations);
         all.add(ALLOCATED_BY_SITE, format!("{label} bytes"), row.allocated_bytes);
         all.add(FREED_BY_SITE, format!("{label} allocations"), freed);

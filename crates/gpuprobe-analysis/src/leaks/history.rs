@@ -39,8 +39,8 @@ impl Point {
             frees: row
                 .allocations
                 .saturating_sub(row.live.live_allocations)
-                .saturating_sub(row.ended_allocations),
-            freed_with_context: row.ended_allocations,
+                .saturating_sub(row.freed_with_context_allocations),
+            freed_with_context: row.freed_with_context_allocations,
         }
     }
 
@@ -239,8 +239,8 @@ mod tests {
             live: LiveTotals { live_bytes, live_allocations: allocations.min(live_bytes) },
             allocations,
             allocated_bytes: live_bytes,
-            ended_allocations: 0,
-            ended_bytes: 0,
+            freed_with_context_allocations: 0,
+            freed_with_context_bytes: 0,
         }
     }
 
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn memory_freed_with_its_context_is_not_counted_as_a_free() {
-        let freed_with_context = SiteMemory { ended_allocations: 5, ..row(1, 0, 2, 9) };
+        let freed_with_context = SiteMemory { freed_with_context_allocations: 5, ..row(1, 0, 2, 9) };
         let mut history = History::new(0);
         history.sample([freed_with_context].iter(), 1);
         history.sample([].iter(), 2);

@@ -311,8 +311,8 @@ mod tests {
             unknown_frees: 1,
             replaced: 2,
             replaced_bytes: 0,
-            ended_allocations: 0,
-            ended_bytes: 0,
+            freed_with_context_allocations: 0,
+            freed_with_context_bytes: 0,
             peak_bytes: 0,
         };
         let info =
@@ -353,7 +353,10 @@ mod tests {
         exited.keep(process(2, "a", 20, &["cuInit"]));
         let totals = exited.totals();
         assert_eq!((totals.allocations, totals.frees, totals.replaced), (8, 6, 4));
-        assert_eq!((totals.live_allocations, totals.ended_allocations, totals.ended_bytes), (0, 12, 60));
+        assert_eq!(
+            (totals.live_allocations, totals.freed_with_context_allocations, totals.freed_with_context_bytes),
+            (0, 12, 60)
+        );
         exited.forget_old(LISTED_AFTER_EXIT_NS + 9, |_| false);
         assert_eq!((pids(&exited), past(&exited)), (vec![1, 2], vec![]));
         exited.forget_old(LISTED_AFTER_EXIT_NS + 10, |_| false);
@@ -383,8 +386,8 @@ mod tests {
             freed_bytes: 10,
             unknown_frees: 2,
             replaced: 4,
-            ended_allocations: 0,
-            ended_bytes: 0,
+            freed_with_context_allocations: 0,
+            freed_with_context_bytes: 0,
             peak_bytes: 0,
         };
         assert_eq!(sums.memory, memory);

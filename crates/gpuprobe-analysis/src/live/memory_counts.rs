@@ -27,9 +27,9 @@ pub struct MemoryCounts {
     /// Addresses allocated again while still live, because a free was missed.
     pub replaced: u64,
     /// Allocations that were freed with their context.
-    pub ended_allocations: u64,
+    pub freed_with_context_allocations: u64,
     /// Their bytes.
-    pub ended_bytes: u64,
+    pub freed_with_context_bytes: u64,
     /// The most bytes live at once.
     pub peak_bytes: u64,
 }
@@ -52,9 +52,9 @@ pub struct MemoryTotals {
     pub live_allocations: u64,
     pub live_bytes: u64,
     /// Allocations that no call freed: they were freed with their context or their process.
-    pub ended_allocations: u64,
+    pub freed_with_context_allocations: u64,
     /// Their bytes.
-    pub ended_bytes: u64,
+    pub freed_with_context_bytes: u64,
 }
 
 impl MemoryTotals {
@@ -70,8 +70,8 @@ impl MemoryTotals {
     pub fn add_exited(&mut self, memory: &ProcessMemory) {
         self.add_counts(memory);
         let live = memory.live_total();
-        self.ended_allocations += live.live_allocations;
-        self.ended_bytes = self.ended_bytes.saturating_add(live.live_bytes);
+        self.freed_with_context_allocations += live.live_allocations;
+        self.freed_with_context_bytes = self.freed_with_context_bytes.saturating_add(live.live_bytes);
     }
 
     fn add_counts(&mut self, memory: &ProcessMemory) {
@@ -81,8 +81,9 @@ impl MemoryTotals {
         self.failed_frees += memory.failed_frees;
         self.unknown_frees += memory.unknown_frees;
         self.replaced += memory.replaced;
-        self.ended_allocations += memory.ended_allocations;
-        self.ended_bytes = self.ended_bytes.saturating_add(memory.ended_bytes);
+        self.freed_with_context_allocations += memory.freed_with_context_allocations;
+        self.freed_with_context_bytes =
+            self.freed_with_context_bytes.saturating_add(memory.freed_with_context_bytes);
     }
 }
 
@@ -127,8 +128,9 @@ impl MemoryCounts {
         self.freed_bytes = self.freed_bytes.saturating_add(more.freed_bytes);
         self.unknown_frees += more.unknown_frees;
         self.replaced += more.replaced;
-        self.ended_allocations += more.ended_allocations;
-        self.ended_bytes = self.ended_bytes.saturating_add(more.ended_bytes);
+        self.freed_with_context_allocations += more.freed_with_context_allocations;
+        self.freed_with_context_bytes =
+            self.freed_with_context_bytes.saturating_add(more.freed_with_context_bytes);
     }
 }
 
@@ -139,8 +141,8 @@ pub(super) fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
         freed_bytes: memory.freed_bytes,
         unknown_frees: memory.unknown_frees,
         replaced: memory.replaced,
-        ended_allocations: memory.ended_allocations,
-        ended_bytes: memory.ended_bytes,
+        freed_with_context_allocations: memory.freed_with_context_allocations,
+        freed_with_context_bytes: memory.freed_with_context_bytes,
         peak_bytes: memory.peak_bytes,
     }
 }

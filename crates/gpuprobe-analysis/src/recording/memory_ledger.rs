@@ -71,7 +71,7 @@ impl Ledger {
             },
             Effect::ContextEnd(memory) => {
                 for memory in memory {
-                    self.totals.freed_by_context = self.totals.freed_by_context.plus(memory.into());
+                    self.totals.freed_with_context = self.totals.freed_with_context.plus(memory.into());
                     self.balances(call.tgid, has_exited)
                         .entry(memory.kind)
                         .or_default()
@@ -322,7 +322,7 @@ mod tests {
         let mut destroyed = free(0x10, None, 20);
         destroyed.effect = Effect::ContextEnd(device(u64::MAX, u64::MAX));
         let report = fed(&[destroyed.clone(), destroyed]);
-        assert_eq!(report.freed_by_context, total(u64::MAX, u64::MAX));
+        assert_eq!(report.freed_with_context, total(u64::MAX, u64::MAX));
     }
 
     #[test]

@@ -45,7 +45,7 @@ static long change_part(__u64 index, struct range *range)
 	if (!range->is_new)
 		bpf_map_delete_elem(&ranges, &range->key);
 	else if (bpf_map_update_elem(&ranges, &range->key, &range->value, BPF_ANY))
-		count_loss(GP_LOSS_WORK_FULL);
+		count_loss(GP_LOSS_GPU_OPS_FULL);
 	range->from += 1ULL << bits;
 	return 0;
 }

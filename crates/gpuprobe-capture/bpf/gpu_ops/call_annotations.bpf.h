@@ -28,7 +28,7 @@ static __always_inline __u32 find_part(const struct gp_call *call, __u8 kind, __
 			same_kind = i;
 	}
 	/* from here on the sizes are not exact */
-	count_loss(GP_LOSS_UNREAD_WORK);
+	count_loss(GP_LOSS_UNREAD_GPU_OP);
 	return same_kind;
 }
 

@@ -200,7 +200,7 @@ GP_GLOBAL_FUNC int add_copy(const struct gp_call *call, __u32 kind_and_host, boo
 		bpf_map_update_elem(&copies, &key, &none, BPF_NOEXIST);
 		row = bpf_map_lookup_elem(&copies, &key);
 		if (!row) {
-			count_loss(GP_LOSS_WORK_FULL);
+			count_loss(GP_LOSS_GPU_OPS_FULL);
 			return 0;
 		}
 	}
@@ -279,7 +279,7 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 	}
 	/* a failed call may have had any arguments */
 	if (unread && !batch->failed) {
-		count_loss(GP_LOSS_UNREAD_WORK);
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
 		return 1;
 	}
 	/* the implausible size was already counted when the sizes were added up */
@@ -312,7 +312,7 @@ GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *fun
 	argument(call, op->target, &batch.targets);
 	argument(call, op->shape == GP_COPY_OPERATIONS ? op->params : op->source, &batch.sources);
 	if (count > GP_MOST_COPIES) {
-		count_loss(GP_LOSS_UNREAD_WORK);
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
 		count = GP_MOST_COPIES;
 	}
 	/* a failed batch is one failure, of the kind of its first copy */
@@ -353,7 +353,7 @@ GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *func
 	}
 	/* a failed call may have had any arguments */
 	if (!is_read && !failed)
-		count_loss(GP_LOSS_UNREAD_WORK);
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
 	if (is_read || failed)
 		count_copy(call, function, &copy);
 	return 0;

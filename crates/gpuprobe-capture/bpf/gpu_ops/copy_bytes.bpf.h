@@ -102,7 +102,7 @@ static __always_inline void set_bytes_moved(struct gp_call *call, const struct g
 	} else if (function->size_rule >= GP_SIZE_BOX) {
 		/* if copies are counted, counting them also counts what could not be read */
 		if (!described_bytes(call, function, &bytes) && !function->op_desc.op_kind)
-			count_loss(GP_LOSS_UNREAD_WORK);
+			count_loss(GP_LOSS_UNREAD_GPU_OP);
 		call->bytes = bytes;
 	}
 	call->bytes = plausible(call->bytes);

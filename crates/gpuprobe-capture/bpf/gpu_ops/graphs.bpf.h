@@ -51,7 +51,7 @@ static __always_inline struct gp_graph_counts *graph_counts_of(const struct gp_c
 		bpf_map_update_elem(&graph_counts, &key, &none, BPF_NOEXIST);
 		counts = bpf_map_lookup_elem(&graph_counts, &key);
 		if (!counts)
-			count_loss(GP_LOSS_WORK_FULL);
+			count_loss(GP_LOSS_GPU_OPS_FULL);
 	}
 	return counts;
 }
@@ -98,7 +98,7 @@ static __always_inline void set_graph(void *map, const struct gp_call *call, __u
 	struct gp_graph graph = {.kernels = kernels};
 
 	if (handle && bpf_map_update_elem(map, &key, &graph, BPF_ANY))
-		count_loss(GP_LOSS_WORK_FULL);
+		count_loss(GP_LOSS_GPU_OPS_FULL);
 }
 
 static __always_inline void add_kernels(const struct gp_call *call, __u64 handle, __u64 kernels)
@@ -120,7 +120,7 @@ static __always_inline void add_node(const struct gp_call *call, __u64 graph, __
 
 	add_kernels(call, graph, kernels);
 	if (!(call->flags & GP_UNREAD_OUT) && bpf_map_update_elem(&nodes, &key, &node, BPF_ANY))
-		count_loss(GP_LOSS_WORK_FULL);
+		count_loss(GP_LOSS_GPU_OPS_FULL);
 }
 
 /* A node of any type: its parameters contain the type. */
@@ -132,7 +132,7 @@ static __always_inline void add_any_node(const struct gp_call *call, const struc
 
 	if (!argument(call, function->op_desc.params, &at) ||
 	    bpf_probe_read_user(&type, sizeof(type), (void *)at)) {
-		count_loss(GP_LOSS_UNREAD_WORK);
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
 	} else if (type == GP_NODE_KERNEL) {
 		add_node(call, graph, 1);
 	} else if (type == GP_NODE_GRAPH) {
@@ -161,7 +161,7 @@ static __always_inline void begin_capture(struct gp_stream *stream, const struct
 
 	gp_has_captured = 1;
 	if (bpf_map_update_elem(&captures, &key, &capture, BPF_NOEXIST))
-		count_loss(GP_LOSS_WORK_FULL);
+		count_loss(GP_LOSS_GPU_OPS_FULL);
 	else
 		stream->capture = number;
 }
@@ -196,7 +196,7 @@ static __always_inline void record_event(const struct gp_call *call, struct gp_s
 		return;
 	}
 	if (bpf_map_update_elem(&recorded, &key, &stream->capture, BPF_ANY))
-		count_loss(GP_LOSS_WORK_FULL);
+		count_loss(GP_LOSS_GPU_OPS_FULL);
 }
 
 /* A destroyed event belongs to no capture: its handle may be reused. */

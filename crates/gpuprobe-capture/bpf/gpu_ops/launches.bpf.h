@@ -130,7 +130,7 @@ GP_GLOBAL_FUNC int find_launches(const struct gp_call *call, const struct launch
 		key.stream = GP_ALL_STREAMS;
 	row = put_row(&launches, &unused_launches, &key, row);
 	if (!row)
-		count_loss(GP_LOSS_WORK_FULL);
+		count_loss(GP_LOSS_GPU_OPS_FULL);
 	return row;
 }
 
@@ -305,7 +305,7 @@ GP_GLOBAL_FUNC int end_launches(struct gp_thread *thread, struct gp_call *call,
 	count = (__u32)count;
 	/* a failed call may have had any arguments */
 	if (!read_list(call, function, &listing.first) && !failed)
-		count_loss(GP_LOSS_UNREAD_WORK);
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
 	bpf_loop(count < GP_MOST_LAUNCHED ? count : GP_MOST_LAUNCHED, count_list_entry, &listing, 0);
 	return 0;
 }

@@ -194,9 +194,9 @@ static __always_inline void restore_freed(struct gp_call *call, struct gp_memory
 	call->effect = GP_EFFECT_NONE;
 	if (!row) {
 		/* it failed because its context ended in the meantime, and the memory with it */
-		call->effect = GP_EFFECT_ENDED_WITH_CONTEXT;
-		__sync_fetch_and_add(&memory->ended_allocations, 1);
-		__sync_fetch_and_add(&memory->ended_bytes, call->bytes);
+		call->effect = GP_EFFECT_FREED_WITH_CONTEXT;
+		__sync_fetch_and_add(&memory->freed_with_context_allocations, 1);
+		__sync_fetch_and_add(&memory->freed_with_context_bytes, call->bytes);
 	} else if (spare ? swap_since(spare, back.since_ns | GP_SPARE, back.since_ns)
 			 : !bpf_map_update_elem(&live, &key, &back, BPF_NOEXIST)) {
 		if (!spare)

@@ -212,8 +212,8 @@ static __always_inline bool end_context(struct gp_call *call, __u64 number)
 		all += call->stack.ended[space].bytes;
 	}
 	__sync_fetch_and_add(&memory->live_bytes, -all);
-	__sync_fetch_and_add(&memory->ended_allocations, allocations);
-	__sync_fetch_and_add(&memory->ended_bytes, all);
+	__sync_fetch_and_add(&memory->freed_with_context_allocations, allocations);
+	__sync_fetch_and_add(&memory->freed_with_context_bytes, all);
 	call->bytes = all;
 	call->effect = GP_EFFECT_CONTEXT_END;
 	return true;

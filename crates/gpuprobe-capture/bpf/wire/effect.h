@@ -26,7 +26,7 @@ enum gp_effect : __u8 {
 	 */
 	GP_EFFECT_REUSED,
 	/* the same, but its context ended in the meantime, and the memory with it; sets no member */
-	GP_EFFECT_ENDED_WITH_CONTEXT,
+	GP_EFFECT_FREED_WITH_CONTEXT,
 	GP_EFFECT_PHYSICAL,
 	/* a call that ends a context if it succeeds */
 	GP_EFFECT_ENDING,

@@ -20,8 +20,8 @@ struct gp_memory {
 	__u64 replaced;
 	__u64 replaced_bytes;
 	/* by the end of a context */
-	__u64 ended_allocations;
-	__u64 ended_bytes;
+	__u64 freed_with_context_allocations;
+	__u64 freed_with_context_bytes;
 	/* live bytes of all kinds of memory, and their maximum so far */
 	__u64 live_bytes;
 	__u64 peak_bytes;

@@ -1,4 +1,4 @@
-//! What this Linux kernel supports for `--kernel`. Not part of [`crate::support`], which every start calls, because
+//! What this Linux kernel supports for `--driver`. Not part of [`crate::support`], which every start calls, because
 //! it takes some milliseconds.
 
 use std::path::Path;
@@ -58,23 +58,23 @@ pub fn linux_support() -> LinuxSupport {
         Feature {
             name: "BTF tracepoints of system calls",
             present: tracepoint("btf_trace_sys_enter"),
-            without: "--kernel does not see system calls on NVIDIA device files",
+            without: "--driver does not see system calls on NVIDIA device files",
         },
         Feature {
             name: FENTRY,
             present: fentry,
             without: match kprobes {
-                true => "--kernel=GLOB has only kprobes, which cost more: the kernel refuses such programs",
-                false => "the kernel refuses such programs, and --kernel=GLOB has no kprobes to use instead",
+                true => "--driver=GLOB has only kprobes, which cost more: the kernel refuses such programs",
+                false => "the kernel refuses such programs, and --driver=GLOB has no kprobes to use instead",
             },
         },
         Feature {
             name: KPROBES,
             present: kprobes,
             without: match fentry {
-                true => "--kernel=GLOB has only fentry (CONFIG_KPROBES=y and CONFIG_KPROBE_EVENTS=y)",
+                true => "--driver=GLOB has only fentry (CONFIG_KPROBES=y and CONFIG_KPROBE_EVENTS=y)",
                 false => {
-                    "--kernel=GLOB can probe nothing; system calls on NVIDIA device files are still seen (CONFIG_KPROBES=y)"
+                    "--driver=GLOB can probe nothing; system calls on NVIDIA device files are still seen (CONFIG_KPROBES=y)"
                 }
             },
         },
@@ -96,7 +96,7 @@ pub fn linux_support() -> LinuxSupport {
         Feature {
             name: "tracefs",
             present: gpuprobe_discover::tracefs(Path::new("/proc")).is_some(),
-            without: "`list --kernel` does not know which functions can be probed (mount -t tracefs tracefs /sys/kernel/tracing)",
+            without: "`list --driver` does not know which functions can be probed (mount -t tracefs tracefs /sys/kernel/tracing)",
         },
     ];
     LinuxSupport { features }

@@ -26,7 +26,7 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
     match (call.class, &mut call.effect) {
         (Class::Vmm, effect) => *effect = physical(raw),
         (Class::Context, effect) if raw.effect == number::EFFECT_CONTEXT_END => {
-            *effect = Effect::ContextEnd(ended_memory(raw));
+            *effect = Effect::ContextEnd(freed_with_context_memory(raw));
         }
         (Class::Alloc | Class::HostRegister, effect) if raw.pointer != 0 => {
             *effect = Effect::Alloc(Allocation {
@@ -49,7 +49,7 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
 pub(crate) fn apply_failed_effect(call: &mut Call, raw: &gp_call) {
     match raw.effect {
         number::EFFECT_REUSED => call.effect = Effect::Free(free(raw, true)),
-        number::EFFECT_ENDED_WITH_CONTEXT => call.effect = Effect::ContextEnd(vec![amount(raw)]),
+        number::EFFECT_FREED_WITH_CONTEXT => call.effect = Effect::ContextEnd(vec![amount(raw)]),
         _ => {}
     }
 }
@@ -163,7 +163,7 @@ fn physical(raw: &gp_call) -> Effect {
 }
 
 /// The memory that ended with a context, by kind.
-fn ended_memory(raw: &gp_call) -> Vec<MemoryAmount> {
+fn freed_with_context_memory(raw: &gp_call) -> Vec<MemoryAmount> {
     Space::ALL
         .into_iter()
         .zip(raw.stack.ended())

@@ -89,8 +89,8 @@ impl SiteRow {
             live: held,
             allocations: counts.allocations,
             allocated_bytes: counts.allocated_bytes,
-            ended_allocations: ended.live_allocations,
-            ended_bytes: ended.live_bytes,
+            freed_with_context_allocations: ended.live_allocations,
+            freed_with_context_bytes: ended.live_bytes,
         }
     }
 }
@@ -102,16 +102,16 @@ fn add(sums: &mut Sums, row: SiteMemory) {
         live: LiveTotals::default(),
         allocations: 0,
         allocated_bytes: 0,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
         ..row
     });
     sum.live.live_bytes = sum.live.live_bytes.wrapping_add(row.live.live_bytes);
     sum.live.live_allocations = sum.live.live_allocations.wrapping_add(row.live.live_allocations);
     sum.allocations += row.allocations;
     sum.allocated_bytes += row.allocated_bytes;
-    sum.ended_allocations += row.ended_allocations;
-    sum.ended_bytes += row.ended_bytes;
+    sum.freed_with_context_allocations += row.freed_with_context_allocations;
+    sum.freed_with_context_bytes += row.freed_with_context_bytes;
 }
 
 /// All call sites.
@@ -416,7 +416,7 @@ mod tests {
             .iter()
             .for_each(|row| sites.fold(row));
         assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
-        assert_eq!((before[1].ended_allocations, before[1].ended_bytes), (2, 200));
+        assert_eq!((before[1].freed_with_context_allocations, before[1].freed_with_context_bytes), (2, 200));
         sites.forget(&HashSet::from([PROCESS]));
         assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
     }

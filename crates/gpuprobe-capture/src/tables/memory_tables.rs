@@ -51,8 +51,8 @@ pub(crate) fn process_memory((key, value): (gp_process_key, gp_memory)) -> Proce
         unknown_frees: value.unknown_frees,
         replaced: value.replaced,
         replaced_bytes: value.replaced_bytes,
-        ended_allocations: value.ended_allocations,
-        ended_bytes: value.ended_bytes,
+        freed_with_context_allocations: value.freed_with_context_allocations,
+        freed_with_context_bytes: value.freed_with_context_bytes,
         peak_bytes: value.peak_bytes,
     }
 }

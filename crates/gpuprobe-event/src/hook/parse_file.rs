@@ -60,7 +60,7 @@ pub(super) fn file(hooks: &mut Hooks, file: &str, text: &str) -> Result<(), Hook
 
 fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
     row.only_keys(&KEYS, &format!("is not a known key: one of {}", KEYS.join(", ")))?;
-    let place = row.source.place(row.at);
+    let source_line = row.source.source_line(row.at);
     let (library, function) = (row.pattern("library")?, row.pattern("function")?);
     let (kernel, tracepoint) = (row.flag("kernel")?, row.text("tracepoint")?);
     let signature = match (kernel, tracepoint) {
@@ -72,21 +72,21 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
     };
     match (library, function, kernel, tracepoint) {
         (Some(library), Some(function), false, None) => {
-            let hook = LibraryHook { library, function, signature, place };
+            let hook = LibraryHook { library, function, signature, source_line };
             let same =
                 |other: &&LibraryHook| (&other.library, &other.function) == (&hook.library, &hook.function);
             if let Some(other) = hooks.libraries.iter().find(same) {
-                return Err(row.duplicate("function", hook.function.as_str(), &other.place));
+                return Err(row.duplicate("function", hook.function.as_str(), &other.source_line));
             }
             hooks.libraries.push(hook);
         }
         (None, Some(function), true, None) => {
             let point = LinuxHookPoint::Function(function);
-            in_kernel(hooks, row, "function", LinuxHook { point, signature, place })?;
+            in_kernel(hooks, row, "function", LinuxHook { point, signature, source_line })?;
         }
         (None, None, false, Some(name)) => {
             let point = tracepoint_of(row, name)?;
-            in_kernel(hooks, row, "tracepoint", LinuxHook { point, signature, place })?;
+            in_kernel(hooks, row, "tracepoint", LinuxHook { point, signature, source_line })?;
         }
         _ => {
             let message =
@@ -99,7 +99,7 @@ fn hook(hooks: &mut Hooks, row: &Row<'_>) -> Result<(), HookError> {
 
 fn in_kernel(hooks: &mut Hooks, row: &Row<'_>, key: &str, hook: LinuxHook) -> Result<(), HookError> {
     if let Some(other) = hooks.kernel.iter().find(|other| other.point == hook.point) {
-        return Err(row.duplicate(key, &hook.point.to_string(), &other.place));
+        return Err(row.duplicate(key, &hook.point.to_string(), &other.source_line));
     }
     hooks.kernel.push(hook);
     Ok(())
@@ -125,7 +125,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn place(self, at: usize) -> SourceLine {
+    fn source_line(self, at: usize) -> SourceLine {
         let line = 1 + self.text.bytes().take(at).filter(|byte| *byte == b'\n').count();
         SourceLine { file: self.file.to_owned(), line }
     }
@@ -135,7 +135,7 @@ impl Source<'_> {
         let message = message.into().split_whitespace().collect::<Vec<_>>().join(" ");
         let message =
             message.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-        HookError { place: self.place(at), message }
+        HookError { source_line: self.source_line(at), message }
     }
 }
 

@@ -150,10 +150,10 @@ fn hooks_in_the_linux_kernel_are_separate() {
     let hooks = parsed(text);
     let [function, tracepoint] = hooks.linux() else { panic!("{hooks:?}") };
     assert!(matches!(&function.point, LinuxHookPoint::Function(glob) if glob.matches("uvm_fault")));
-    assert_eq!((function.signature.class, function.place.line), (Class::Scheduler, 1));
+    assert_eq!((function.signature.class, function.source_line.line), (Class::Scheduler, 1));
     let LinuxHookPoint::Tracepoint { group, name } = &tracepoint.point else { panic!("{tracepoint:?}") };
     assert_eq!((group.as_str(), name.as_str()), ("nvidia", "nvidia_dev_xid"));
-    assert_eq!(hooks.linux_hook("uvm_fault").map(|hook| hook.place.line), Some(1));
+    assert_eq!(hooks.linux_hook("uvm_fault").map(|hook| hook.source_line.line), Some(1));
     assert!(hooks.linux_hook("nvidia_dev_xid").is_none());
     assert!(hooks.libraries().is_empty() && !hooks.is_empty());
 }

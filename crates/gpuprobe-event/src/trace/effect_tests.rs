@@ -40,7 +40,7 @@ fn calls_with_fields() -> Vec<(Call, &'static str)> {
         ),
         (
             context_end(Effect::ContextEnd(vec![amount(Space::Device, 1, 8), amount(Space::Unknown, 2, 5)])),
-            r#","freed":13,"ended":{"device":[1,8],"unknown":[2,5]}}"#,
+            r#","freed":13,"freed_with_context":{"device":[1,8],"unknown":[2,5]}}"#,
         ),
         (copy(captured), r#","kind":"D2H","async":false,"captured":true}"#),
         (copy(Transfer::new(CopyDirection::Unknown, true)), r#","async":true}"#),

@@ -120,7 +120,7 @@ fn effect_fields(call: &Call, to: &mut impl Fields) {
         Effect::Free(free) => free_fields(free, to),
         Effect::ContextEnd(ended) if !ended.is_empty() => {
             to.uint("freed", ended.iter().fold(0, |sum, memory| sum.saturating_add(memory.bytes)));
-            memory_fields("ended", ended, to);
+            memory_fields("freed_with_context", ended, to);
         }
         Effect::Transfer(transfer) => transfer_fields(transfer, to),
         Effect::Launch(launch) => {

@@ -1,6 +1,6 @@
 //! The section about GPUs: a line for each, and one for each process on it.
 
-use gpuprobe_analysis::gpu_state::{GpuUser, NumberedGpu};
+use gpuprobe_analysis::gpu_state::{GpuUser, IndexedGpu};
 use gpuprobe_analysis::{GpuStates, Snapshot};
 use gpuprobe_event::GpuState;
 use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
@@ -16,7 +16,7 @@ const UNEXPLAINED: &str =
 pub fn gpus_compared(snapshot: &Snapshot, width: usize) -> String {
     let mut states = snapshot.gpu_states.clone();
     states.users.retain(|user| user.seen_bytes.is_some());
-    let is_used = |gpu: &NumberedGpu| states.users.iter().any(|user| user.gpu == gpu.gpu);
+    let is_used = |gpu: &IndexedGpu| states.users.iter().any(|user| user.gpu == gpu.gpu);
     states.gpus.retain(is_used);
     let mut out = String::new();
     section(&mut out, snapshot, &states);
@@ -49,7 +49,7 @@ fn section(out: &mut String, snapshot: &Snapshot, states: &GpuStates) {
 }
 
 /// The line of a GPU: number, model, and the values that NVML reports.
-fn headed(gpu: &NumberedGpu) -> String {
+fn headed(gpu: &IndexedGpu) -> String {
     let name = format!("GPU {} ({})", gpu.gpu, printable(&gpu.state.id.name));
     let known = known(&gpu.state);
     if known.is_empty() { name } else { format!("{name}: {}", known.join(", ")) }

@@ -35,7 +35,7 @@ pub(super) const METRICS: &[Metric] = &[
         "ratio",
     ),
     metric(
-        "gpuprobe_functions_left_out",
+        "gpuprobe_functions_skipped",
         Kind::Gauge,
         &[],
         "Functions that are not probed now because their calls cost more than the budget.",
@@ -46,7 +46,7 @@ pub(super) const METRICS: &[Metric] = &[
         },
     ),
     metric(
-        "gpuprobe_function_left_out",
+        "gpuprobe_function_skipped",
         Kind::Counter,
         FUNCTION,
         "How often the probes of a function were removed for the budget; its figures are lower bounds then.",
@@ -54,7 +54,7 @@ pub(super) const METRICS: &[Metric] = &[
     ),
     with_unit(
         metric(
-            "gpuprobe_function_left_out_seconds",
+            "gpuprobe_function_skipped_seconds",
             Kind::Counter,
             FUNCTION,
             "How long a function was not probed because of the budget.",

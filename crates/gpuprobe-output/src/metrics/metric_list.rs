@@ -92,7 +92,7 @@ const METRICS: &[Metric] = &[
         "seconds",
     ),
     metric(
-        "gpuprobe_ended_processes",
+        "gpuprobe_exited_processes",
         Kind::Counter,
         &["process"],
         "Processes that exited and no longer have series of their own: their counters are summed by name.",

@@ -25,7 +25,7 @@ struct ProcessTotals<'a> {
     failures: &'a [Failure],
     /// `None` if they allocated and freed nothing.
     memory: Option<&'a MemoryCounts>,
-    work: &'a GpuOps,
+    gpu_ops: &'a GpuOps,
 }
 
 fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
@@ -33,7 +33,7 @@ fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Process
         begin_process(samples, process);
         let memory = (!process.memory.live.is_empty()).then_some(&process.memory);
         let (functions, failures) = (&process.functions, &process.failures);
-        collect(&ProcessTotals { functions, failures, memory, work: &process.gpu_ops }, samples);
+        collect(&ProcessTotals { functions, failures, memory, gpu_ops: &process.gpu_ops }, samples);
     }
 }
 
@@ -42,7 +42,7 @@ fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotal
         samples.set_first_labels(&[&past.name]);
         let memory = (past.memory != MemoryCounts::default()).then_some(&past.memory);
         let (functions, failures) = (&past.functions, &past.failures);
-        collect(&ProcessTotals { functions, failures, memory, work: &past.gpu_ops }, samples);
+        collect(&ProcessTotals { functions, failures, memory, gpu_ops: &past.gpu_ops }, samples);
     }
 }
 
@@ -60,7 +60,7 @@ macro_rules! process_metric {
                 collect: |snapshot, samples| of_processes(snapshot, samples, $collect),
             },
             Metric {
-                family: concat!("gpuprobe_ended_", $name),
+                family: concat!("gpuprobe_exited_", $name),
                 kind: Kind::$kind,
                 unit: $unit,
                 help: concat!($help, " Sum over processes that exited and no longer have series of their own."),
@@ -109,20 +109,20 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         freed
     ),
     process_metric!(
-        "memory_ended_allocations",
+        "memory_freed_with_context_allocations",
         Counter,
         None,
         [],
         "Allocations that ended with the context they were made in.",
-        ended_allocations
+        freed_with_context_allocations
     ),
     process_metric!(
-        "memory_ended_bytes",
+        "memory_freed_with_context_bytes",
         Counter,
         BYTES,
         [],
         "Bytes that ended with the context they were allocated in.",
-        ended_bytes
+        freed_with_context_bytes
     ),
     process_metric!(
         "memory_replaced",
@@ -203,7 +203,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["device", "command"],
-        "Ioctls on devices of the NVIDIA kernel module, by the commands that took most time and all others together; with --kernel.",
+        "Ioctls on devices of the NVIDIA kernel module, by the commands that took most time and all others together; with --driver.",
         ioctls
     ),
     process_metric!(
@@ -211,7 +211,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["device", "command"],
-        "Ioctls that failed, according to errno or to the status of the NVIDIA kernel module; with --kernel.",
+        "Ioctls that failed, according to errno or to the status of the NVIDIA kernel module; with --driver.",
         ioctl_errors
     ),
     process_metric!(
@@ -219,7 +219,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         SECONDS,
         ["device", "command"],
-        "Time inside ioctls on devices of the NVIDIA kernel module; with --kernel.",
+        "Time inside ioctls on devices of the NVIDIA kernel module; with --driver.",
         ioctl_seconds
     ),
     process_metric!(
@@ -227,7 +227,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["processor"],
-        "Faults of unified memory, by the processor that accessed it; with --kernel, if functions of the NVIDIA kernel module can be probed.",
+        "Faults of unified memory, by the processor that accessed it; with --driver, if functions of the NVIDIA kernel module can be probed.",
         unified_faults
     ),
     process_metric!(
@@ -235,7 +235,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["kind"],
-        "Migrations of unified memory, by direction; with --kernel, if functions of the NVIDIA kernel module can be probed.",
+        "Migrations of unified memory, by direction; with --driver, if functions of the NVIDIA kernel module can be probed.",
         unified_migrations
     ),
     process_metric!(
@@ -243,7 +243,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         BYTES,
         ["kind"],
-        "Bytes of unified memory that were migrated; with --kernel, if functions of the NVIDIA kernel module can be probed.",
+        "Bytes of unified memory that were migrated; with --driver, if functions of the NVIDIA kernel module can be probed.",
         unified_bytes
     ),
     process_metric!(
@@ -251,7 +251,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         None,
         ["api", "function"],
-        "Calls of a GPU API function that entered the NVIDIA kernel module by ioctl, mmap, open or poll; with --kernel.",
+        "Calls of a GPU API function that entered the NVIDIA kernel module by ioctl, mmap, open or poll; with --driver.",
         calls_in_driver
     ),
     process_metric!(
@@ -259,13 +259,13 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Counter,
         SECONDS,
         ["api", "function"],
-        "The part of the time inside calls that was spent in the NVIDIA kernel module; with --kernel.",
+        "The part of the time inside calls that was spent in the NVIDIA kernel module; with --driver.",
         call_driver_seconds
     ),
 ];
 
 fn each_command(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], CommandTotals)) {
-    let asked = &totals.work.requests;
+    let asked = &totals.gpu_ops.requests;
     asked.named().for_each(|(device, name, command)| then(&[device.as_str(), name], command));
     if asked.other() != CommandTotals::default() {
         then(&["", OTHER], asked.other());
@@ -289,13 +289,14 @@ fn ioctl_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn unified_faults(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    for (processor, faults) in totals.work.requests.unified().faults().into_iter().filter(|(_, n)| *n > 0) {
+    for (processor, faults) in totals.gpu_ops.requests.unified().faults().into_iter().filter(|(_, n)| *n > 0)
+    {
         samples.number(&[processor], faults);
     }
 }
 
 fn each_moved(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], Moved)) {
-    let moved = totals.work.requests.unified().moved();
+    let moved = totals.gpu_ops.requests.unified().moved();
     moved
         .into_iter()
         .filter(|(_, moved)| moved.migrations > 0)
@@ -370,12 +371,12 @@ fn freed(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     memory(totals, samples, |memory| memory.freed_bytes);
 }
 
-fn ended_allocations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.ended_allocations);
+fn freed_with_context_allocations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.freed_with_context_allocations);
 }
 
-fn ended_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.ended_bytes);
+fn freed_with_context_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    memory(totals, samples, |memory| memory.freed_with_context_bytes);
 }
 
 fn replaced(totals: &ProcessTotals<'_>, samples: &mut Samples) {
@@ -392,7 +393,7 @@ fn shown(kernel: &str) -> Cow<'_, str> {
 }
 
 fn kernel_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    let launched = &totals.work.launched;
+    let launched = &totals.gpu_ops.launched;
     launched.named().for_each(|(kernel, launches)| samples.number(&[&shown(kernel)], launches));
     if launched.other() > 0 {
         samples.number(&[OTHER_KERNELS], launched.other());
@@ -400,25 +401,25 @@ fn kernel_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn graphs(totals: &ProcessTotals<'_>, samples: &mut Samples, value: u64) {
-    if totals.work.graphs.launches > 0 {
+    if totals.gpu_ops.graphs.launches > 0 {
         samples.number(&[], value);
     }
 }
 
 fn graph_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    graphs(totals, samples, totals.work.graphs.launches);
+    graphs(totals, samples, totals.gpu_ops.graphs.launches);
 }
 
 fn graph_kernels(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    graphs(totals, samples, totals.work.graphs.derived);
+    graphs(totals, samples, totals.gpu_ops.graphs.derived);
 }
 
 fn unknown_graphs(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    graphs(totals, samples, totals.work.graphs.unknown);
+    graphs(totals, samples, totals.gpu_ops.graphs.unknown);
 }
 
 fn each_copy(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], &CopyTotals)) {
-    for copy in &totals.work.copies {
+    for copy in &totals.gpu_ops.copies {
         then(&[copy.direction.as_str(), copy.mode()], copy);
     }
 }
@@ -441,13 +442,13 @@ fn copy_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn copy_host_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    for copy in totals.work.copies.iter().filter(|copy| copy.host != HostMemory::Nothing) {
+    for copy in totals.gpu_ops.copies.iter().filter(|copy| copy.host != HostMemory::Nothing) {
         samples.number(&[copy.direction.as_str(), copy.host.as_str()], copy.bytes);
     }
 }
 
 fn gaps(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    let Gaps { after_sync, after_launch, .. } = &totals.work.gaps;
+    let Gaps { after_sync, after_launch, .. } = &totals.gpu_ops.gaps;
     for (kind, gaps) in [(GapKind::AfterSync, after_sync), (GapKind::AfterLaunch, after_launch)] {
         let distribution = distribution(&gaps.lengths, gaps.total_ns);
         if distribution.count > 0 {

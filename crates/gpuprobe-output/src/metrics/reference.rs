@@ -17,7 +17,7 @@ a feature is off, if a GPU does not report a value, or if no process uses CUDA.
 
 `/metrics` answers in the Prometheus text format, or in OpenMetrics if the client accepts it. Names are the same in
 both. A histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end when it exits. Its counters
-stay for five minutes, so that the last scrape sees them, and are then summed by name in `gpuprobe_ended_*`. A process
+stay for five minutes, so that the last scrape sees them, and are then summed by name in `gpuprobe_exited_*`. A process
 that executes its own program again, or gets the pid and the name of an exited process, continues the same series.
 Such a series is the sum of all of these processes, and moves to the sums by name when the last of them exits, so no
 counter falls while it is served.

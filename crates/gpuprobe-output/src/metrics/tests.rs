@@ -86,14 +86,14 @@ fn no_two_call_sites_share_a_label() {
         live: LiveTotals { live_bytes: 1 << site, live_allocations: 1 },
         allocations: 1,
         allocated_bytes: 1 << site,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
     };
-    let mut holdings = LiveMemory::new(Rules { warm_up_ns: 1 }, false);
+    let mut live_memory = LiveMemory::new(Rules { warm_up_ns: 1 }, false);
     let rows: Vec<_> = (0..4).map(row).collect();
-    holdings.feed(&rows, &HashMap::from([(process, ProcessInfo::default())]), 1);
-    (0..4).zip(names).for_each(|(site, name)| holdings.name(SiteId(site), stack(name)));
-    let call_sites = holdings.report(&Losses::default(), 1).processes;
+    live_memory.feed(&rows, &HashMap::from([(process, ProcessInfo::default())]), 1);
+    (0..4).zip(names).for_each(|(site, name)| live_memory.name(SiteId(site), stack(name)));
+    let call_sites = live_memory.report(&Losses::default(), 1).processes;
     let text = encode(&Snapshot { call_sites, ..Snapshot::default() }, Format::Prometheus);
     let mut values: Vec<u64> = text
         .lines()
@@ -138,10 +138,10 @@ fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process
     for line in [
         "gpuprobe_budget_ratio 0.020000",
         "gpuprobe_probe_time_ratio{pid=\"7\",process=\"app\"} 0.012346",
-        "gpuprobe_functions_left_out 1",
-        "gpuprobe_function_left_out_total{api=\"driver\",function=\"cuLaunchKernel\"} 3",
-        "gpuprobe_function_left_out_total{api=\"driver\",function=\"cuMemcpyHtoD_v2\"} 1",
-        "gpuprobe_function_left_out_seconds_total{api=\"driver\",function=\"cuLaunchKernel\"} 2.500000000",
+        "gpuprobe_functions_skipped 1",
+        "gpuprobe_function_skipped_total{api=\"driver\",function=\"cuLaunchKernel\"} 3",
+        "gpuprobe_function_skipped_total{api=\"driver\",function=\"cuMemcpyHtoD_v2\"} 1",
+        "gpuprobe_function_skipped_seconds_total{api=\"driver\",function=\"cuLaunchKernel\"} 2.500000000",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}:\n{text}");
     }
@@ -149,5 +149,5 @@ fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process
     let line =
         "cuLaunchKernel: not counted from 1970-01-01 00:00:01 on (3 times, 2.5 s in all): over the budget";
     assert!(display.lines().any(|l| l.starts_with(line)), "{display}");
-    assert!(!encode(&Snapshot::default(), Format::Prometheus).contains("left_out"), "none without a budget");
+    assert!(!encode(&Snapshot::default(), Format::Prometheus).contains("_skipped"), "none without a budget");
 }

@@ -28,7 +28,7 @@ impl Incomplete {
         let memory = any(Figures::Memory) || calls && !report.memory_from_tables;
         Self {
             calls,
-            gpu_ops: calls || any(Figures::Work),
+            gpu_ops: calls || any(Figures::GpuOps),
             memory,
             memory_by_site: memory || any(Figures::MemoryBySite),
         }

@@ -68,8 +68,8 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
         live: counters::LiveTotals { live_bytes: live * bytes, live_allocations: live },
         allocations,
         allocated_bytes: allocations * bytes,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
     }
 }
 
@@ -77,7 +77,7 @@ fn row(process: ProcessKey, site: usize, bytes: u64, (live, allocations): (u64, 
 /// process that exited.
 pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
     let (train, late, exited) = (key(4242, 1), key(77, 1), key(99, 1));
-    let mut holdings = LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true);
+    let mut live_memory = LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str, container: Option<&str>, exited_at_ns| ProcessInfo {
         name: name.to_owned(),
         container: container.map(|id| Container { id: id.to_owned(), pod: None }),
@@ -101,10 +101,10 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
             (late, info("e\x1b[2Jvil\n", Some("docker-0123456789ab"), None)),
             (exited, info("short", None, (second >= 19).then_some(second * SECOND))),
         ]);
-        holdings.feed(&rows, &processes, second * SECOND);
+        live_memory.feed(&rows, &processes, second * SECOND);
     }
     for (i, (.., stack)) in sites().into_iter().enumerate() {
-        holdings.name(SiteId(i as u32 + 1), stack);
+        live_memory.name(SiteId(i as u32 + 1), stack);
     }
     let oldest = |site, since_ns| Allocation {
         process: train,
@@ -115,17 +115,17 @@ pub(crate) fn memory_report(losses: &[(LossCause, u64)]) -> MemoryReport {
         since_ns,
         site: SiteId(site),
     };
-    holdings.set_ages(&[oldest(1, SECOND), oldest(2, 2 * SECOND), oldest(4, 39 * SECOND)], |ns| ns);
+    live_memory.set_ages(&[oldest(1, SECOND), oldest(2, 2 * SECOND), oldest(4, 39 * SECOND)], |ns| ns);
     let mut lost = Losses::default();
     losses.iter().for_each(|(cause, count)| lost.add(*cause, *count));
-    holdings.report(&lost, 40 * SECOND)
+    live_memory.report(&lost, 40 * SECOND)
 }
 
 /// A process with more call sites than can be followed, and a process whose contexts ended with their memory.
 pub(crate) fn many_sites_report() -> MemoryReport {
     const SITES: usize = 1030;
     let (crowd, contexts) = (key(4242, 1), key(77, 1));
-    let mut holdings = LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true);
+    let mut live_memory = LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true);
     let info = |name: &str| ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
     let processes = HashMap::from([(crowd, info("crowd")), (contexts, info("contexts"))]);
     for second in 1..=40 {
@@ -135,14 +135,18 @@ pub(crate) fn many_sites_report() -> MemoryReport {
         let (ended, left) = (800 * (second / 20), 800 * (1 - (second / 20).min(1)));
         for (site, freed) in [(SITES, 0), (SITES + 1, 1)] {
             let made = row(contexts, site, MIB, (left, left + ended + freed));
-            rows.push(SiteMemory { ended_allocations: ended, ended_bytes: ended * MIB, ..made });
+            rows.push(SiteMemory {
+                freed_with_context_allocations: ended,
+                freed_with_context_bytes: ended * MIB,
+                ..made
+            });
         }
-        holdings.feed(&rows, &processes, second * SECOND);
+        live_memory.feed(&rows, &processes, second * SECOND);
     }
     for (site, function) in [(0, "keep"), (SITES - 1, "late"), (SITES, "once"), (SITES + 1, "mostly")] {
-        holdings.name(SiteId(site as u32 + 1), vec![frame(function, "train", Some(site as u32 + 1))]);
+        live_memory.name(SiteId(site as u32 + 1), vec![frame(function, "train", Some(site as u32 + 1))]);
     }
-    holdings.report(&Losses::default(), 40 * SECOND)
+    live_memory.report(&Losses::default(), 40 * SECOND)
 }
 
 /// The processes of [`memory_report`], for metrics.

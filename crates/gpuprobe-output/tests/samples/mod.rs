@@ -154,11 +154,11 @@ fn failures(process: ProcessKey, rows: &[(&str, i64, u64)]) -> Vec<FailureCounts
 }
 
 fn memory(process: ProcessKey, device: LiveTotals) -> ProcessMemory {
-    let mut held = [LiveTotals::default(); Space::ALL.len()];
-    held[Space::Device as usize] = device;
+    let mut live = [LiveTotals::default(); Space::ALL.len()];
+    live[Space::Device as usize] = device;
     ProcessMemory {
         process,
-        live: held,
+        live: live,
         allocated_bytes: 24_000_000,
         freed_bytes: 24_000_000 - device.live_bytes,
         allocations: 3,
@@ -168,8 +168,8 @@ fn memory(process: ProcessKey, device: LiveTotals) -> ProcessMemory {
         unknown_frees: 0,
         replaced: 0,
         replaced_bytes: 0,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
         peak_bytes: 0,
     }
 }
@@ -202,11 +202,11 @@ fn first_is(host: u8) -> GpuNumbers {
 /// The memory of a process in two contexts, and the GPUs of the host, one of them without a UUID.
 fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
     let context = |gpu: u8| {
-        let mut held = [LiveTotals::default(); Space::ALL.len()];
+        let mut live = [LiveTotals::default(); Space::ALL.len()];
         let live_allocations = u64::from(gpu == 0);
-        held[Space::Device as usize] =
+        live[Space::Device as usize] =
             LiveTotals { live_bytes: 8_000_000 * live_allocations, live_allocations };
-        ContextMemory { process, gpu: Some(gpu), live: held }
+        ContextMemory { process, gpu: Some(gpu), live: live }
     };
     let gpu = |index: u8, uuid| HostGpu {
         index,

@@ -70,7 +70,7 @@ void freed(enum kind kind, int device, size_t size)
 static void ended(enum kind kind, int device, size_t size)
 {
 	totals.sums[kind][device].ended++;
-	totals.sums[kind][device].ended_bytes += size;
+	totals.sums[kind][device].freed_with_context_bytes += size;
 }
 
 static const size_t sizes[FAMILIES] = {

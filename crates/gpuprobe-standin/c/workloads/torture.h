@@ -96,7 +96,7 @@ struct scope {
 extern struct scope scopes[SCOPES];
 
 struct sums {
-	unsigned long allocations, allocated_bytes, frees, freed_bytes, ended, ended_bytes;
+	unsigned long allocations, allocated_bytes, frees, freed_bytes, ended, freed_with_context_bytes;
 };
 
 struct totals {

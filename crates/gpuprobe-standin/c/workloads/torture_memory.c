@@ -433,7 +433,7 @@ void end_all(struct worker *w, struct scope *scope)
 		struct sums *sums = sums_of(w, allocation->kind, scope->device);
 
 		sums->ended++;
-		sums->ended_bytes += allocation->size;
+		sums->freed_with_context_bytes += allocation->size;
 		forget_registered(allocation);
 	}
 	scope->count = 0;

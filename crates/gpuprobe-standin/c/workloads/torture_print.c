@@ -25,7 +25,7 @@ void add_totals(struct totals *sum, const struct totals *part)
 
 static unsigned long live_bytes(const struct sums *sums)
 {
-	return sums->allocated_bytes - sums->freed_bytes - sums->ended_bytes;
+	return sums->allocated_bytes - sums->freed_bytes - sums->freed_with_context_bytes;
 }
 
 static unsigned long live(const struct sums *sums)
@@ -47,9 +47,9 @@ static void print_sums(FILE *out, const struct sums *sums)
 {
 	fprintf(out,
 		"\"live\":%lu,\"live_bytes\":%lu,\"allocations\":%lu,\"allocated_bytes\":%lu,\"frees\":%lu,"
-		"\"freed_bytes\":%lu,\"ended\":%lu,\"ended_bytes\":%lu",
+		"\"freed_bytes\":%lu,\"ended\":%lu,\"freed_with_context_bytes\":%lu",
 		live(sums), live_bytes(sums), sums->allocations, sums->allocated_bytes, sums->frees,
-		sums->freed_bytes, sums->ended, sums->ended_bytes);
+		sums->freed_bytes, sums->ended, sums->freed_with_context_bytes);
 }
 
 static void print_counts(FILE *out, const char *name, const unsigned long *counts)

@@ -7,7 +7,7 @@ use clap::Args;
 use gpuprobe_capture::{LinuxFunctionHook, Tier, TracepointHook};
 use gpuprobe_event::Hooks;
 
-/// The value of `--kernel` without a glob: only the device files of the NVIDIA kernel module.
+/// The value of `--driver` without a glob: only the device files of the NVIDIA kernel module.
 pub(crate) const DEVICES_ONLY: &str = "";
 
 /// How calls are captured.
@@ -21,13 +21,13 @@ pub(crate) struct AttachArgs {
     pub(crate) buffer: Option<u32>,
     /// Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the
     /// call that makes it; with a value, also Linux kernel functions of these names, such as 'uvm_*' (repeatable)
-    #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ONLY)]
-    pub(crate) kernel: Vec<String>,
+    #[arg(long, alias = "kernel", value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ONLY)]
+    pub(crate) driver: Vec<String>,
     /// Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints
     /// (repeatable); examples/hooks has some
     #[arg(long, value_name = "FILE")]
     pub(crate) hooks: Vec<PathBuf>,
-    /// What `--kernel` and `--hooks` resolve to on this host. `linux_hooks::resolve` fills it in.
+    /// What `--driver` and `--hooks` resolve to on this host. `linux_hooks::resolve` fills it in.
     #[arg(skip)]
     pub(crate) resolved: ResolvedHooks,
     /// Report what was found, attached and skipped
@@ -35,7 +35,7 @@ pub(crate) struct AttachArgs {
     pub(crate) verbose: bool,
 }
 
-/// The probes of the Linux kernel and of hooked libraries that `--kernel` and `--hooks` ask for.
+/// The probes of the Linux kernel and of hooked libraries that `--driver` and `--hooks` ask for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResolvedHooks {
     pub(crate) hooks: Arc<Hooks>,

@@ -45,8 +45,8 @@ pub(crate) struct DaemonArgs {
     /// Requests to the NVIDIA kernel module: ioctls on /dev/nvidia* by command, and each function's time in them. Costs
     /// every process of the host some 0.1 us per system call. With a value, also Linux kernel functions of these names,
     /// such as 'uvm_*' (repeatable)
-    #[arg(long, value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ONLY)]
-    pub(crate) kernel: Vec<String>,
+    #[arg(long, alias = "kernel", value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ONLY)]
+    pub(crate) driver: Vec<String>,
     /// Address for the metrics endpoint, as HOST:PORT
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,
@@ -96,11 +96,11 @@ pub(crate) struct DaemonArgs {
     /// Seconds for which an exited process keeps its own metrics, so that the last scrape sees them; after that its
     /// totals are added to those of its name
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
-    pub(crate) keep_ended: Duration,
-    /// Most exited processes with their own metrics, for as long as --keep-ended says; the totals of others are added
+    pub(crate) keep_exited: Duration,
+    /// Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added
     /// up by name. Each takes some 20 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
-    pub(crate) max_ended: u32,
+    pub(crate) max_exited: u32,
     /// Seconds between scans of all processes and folders. New libraries are found at once; these scans detach the
     /// libraries that are no longer used
     #[arg(long, value_name = "SECONDS", default_value_t = RESCAN_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]

@@ -98,10 +98,15 @@ fn of_file(text: &str, given: &ArgMatches) -> Result<Vec<OsString>> {
 /// The option of a key.
 fn option<'a>(command: &'a Command, key: &str) -> Result<&'a Arg> {
     let long = key.replace('_', "-");
-    let known = command.get_arguments().find(|arg| arg.get_long() == Some(&long));
+    let known = command.get_arguments().find(|arg| has_name(arg, &long));
     known
         .filter(|_| !NOT_IN_A_FILE.contains(&long.as_str()))
         .with_context(|| format!("`{key}` is not a setting: `gpuprobe daemon --help` lists them"))
+}
+
+/// Whether this is the long name of an option, or its earlier name.
+fn has_name(arg: &Arg, long: &str) -> bool {
+    arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|names| names.contains(&long))
 }
 
 /// An entry of the file as command-line arguments.
@@ -165,7 +170,7 @@ mod tests {
                     memleak = true\ncudatrace = false\npath = [\"/a b\", \"/c\"]\npid = 7\nattach = \"multi\"\n";
         let all = with_file(text, &[]).unwrap();
         assert_eq!((all.metrics_addr.port(), all.refresh), (1, Duration::from_millis(500)));
-        assert_eq!((all.max_ended, all.memleak, all.cudatrace), (16, true, false));
+        assert_eq!((all.max_exited, all.memleak, all.cudatrace), (16, true, false));
         assert_eq!((all.paths.len(), all.pids.as_slice()), (2, [7].as_slice()));
         assert_eq!(all.display_interval, 5, "the default applies if neither sets it");
 
@@ -180,12 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn kernel_is_a_switch_or_a_list_of_globs() {
-        let kernel = |text: &str| with_file(text, &[]).unwrap().kernel;
-        assert_eq!(kernel("kernel = true"), [""]);
-        assert_eq!(kernel("kernel = false"), [""; 0]);
-        assert_eq!(kernel("kernel = \"uvm_*\""), ["uvm_*"]);
-        assert_eq!(kernel("kernel = [\"uvm_*\", \"nvidia_*\"]"), ["uvm_*", "nvidia_*"]);
+    fn driver_is_a_switch_or_a_list_of_globs_and_kernel_its_earlier_name() {
+        let driver = |text: &str| with_file(text, &[]).unwrap().driver;
+        assert_eq!(driver("driver = true"), [""]);
+        assert_eq!(driver("kernel = true"), [""]);
+        assert_eq!(driver("driver = false"), [""; 0]);
+        assert_eq!(driver("driver = \"uvm_*\""), ["uvm_*"]);
+        assert_eq!(driver("driver = [\"uvm_*\", \"nvidia_*\"]"), ["uvm_*", "nvidia_*"]);
     }
 
     #[test]

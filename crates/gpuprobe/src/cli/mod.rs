@@ -95,10 +95,10 @@ pub(crate) struct ListArgs {
     /// Only matching names, such as 'cudaMalloc*'
     #[arg(value_name = "GLOB")]
     pub(crate) glob: Option<String>,
-    /// What `--kernel` can probe: calls on the devices of the NVIDIA kernel module and functions of its modules; with a
+    /// What `--driver` can probe: calls on the devices of the NVIDIA kernel module and functions of its modules; with a
     /// glob, any function of the Linux kernel
-    #[arg(long)]
-    pub(crate) kernel: bool,
+    #[arg(long, alias = "kernel")]
+    pub(crate) driver: bool,
 }
 
 #[derive(Debug, Args)]
@@ -140,16 +140,16 @@ mod tests {
 
     #[test]
     fn linux_kernel_functions_follow_an_equals_sign() {
-        let Some(Command::Run(run)) = parse(&["run", "--kernel", "--kernel=uvm_*", "--", "prog"]).command
+        let Some(Command::Run(run)) = parse(&["run", "--driver", "--kernel=uvm_*", "--", "prog"]).command
         else {
             panic!("run")
         };
         assert_eq!(
-            (run.recording.attach.kernel, run.command),
+            (run.recording.attach.driver, run.command),
             (vec![String::new(), "uvm_*".to_owned()], vec!["prog".into()],)
         );
-        let Some(Command::Run(run)) = parse(&["run", "--kernel", "prog"]).command else { panic!("run") };
-        assert_eq!((run.recording.attach.kernel.len(), run.command), (1, vec!["prog".into()]));
+        let Some(Command::Run(run)) = parse(&["run", "--driver", "prog"]).command else { panic!("run") };
+        assert_eq!((run.recording.attach.driver.len(), run.command), (1, vec!["prog".into()]));
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_daemons_table_sizes_have_limits_and_the_defaults_of_capture() {
-        assert_eq!(parse(&["-v"]).daemon.max_ended as usize, gpuprobe_analysis::live::exited::MOST_EXITED);
+        assert_eq!(parse(&["-v"]).daemon.max_exited as usize, gpuprobe_analysis::live::exited::MOST_EXITED);
         let daemon = parse(&["--max-processes", "9", "--max-allocations", "5000000"]).daemon;
         assert_eq!(
             (daemon.max_processes, daemon.max_allocations, daemon.max_counters),

@@ -14,7 +14,7 @@ use crate::session::probes::linux_hooks;
 use crate::terminal::stdout::print;
 
 pub(crate) fn run(args: &ListArgs) -> Result<u8> {
-    if args.kernel {
+    if args.driver {
         print(&of_kernel(args.glob.as_deref())?)?;
         return Ok(0);
     }
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// What `--kernel` can probe, and how; without a glob, functions of the NVIDIA kernel modules.
+/// What `--driver` can probe, and how; without a glob, functions of the NVIDIA kernel modules.
 fn of_kernel(glob: Option<&str>) -> Result<String> {
     let mut out = String::new();
     writeln!(out, "~ called all the time: probed only when named without a star\n")?;

@@ -35,7 +35,7 @@ pub fn restart_daemons(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 2);
     let library = shown(chaos.stage.library());
     while !chaos.is_finished() {
-        let mut daemon = Daemon::displaying(3600, &["--max-ended", "4096", "-p", &library]);
+        let mut daemon = Daemon::displaying(3600, &["--max-exited", "4096", "-p", &library]);
         let ready = Instant::now();
         chaos.rest(numbers.time(0, 8000));
         if numbers.below(2) == 0 {

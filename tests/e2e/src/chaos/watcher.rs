@@ -76,7 +76,7 @@ impl Look {
 
     /// Processes that had mapped a library before it was probed, and mappings that the Linux kernel could not report.
     pub fn late(&self) -> u64 {
-        ["late_attach", "gone_before_attach", "lost_mapping"]
+        ["late_attach", "exited_before_attach", "lost_mapping"]
             .iter()
             .filter_map(|cause| self.lost.get(*cause))
             .sum()
@@ -150,7 +150,7 @@ impl Watcher {
     /// The same, from the sums by name.
     fn calls_by_name(&self) -> u64 {
         let metrics = self.daemon().scrape();
-        let names: BTreeSet<_> = [CALLS, "gpuprobe_ended_calls_total"]
+        let names: BTreeSet<_> = [CALLS, "gpuprobe_exited_calls_total"]
             .iter()
             .flat_map(|name| metrics.samples(name).filter_map(|(mut labels, _)| labels.remove("process")))
             .filter(|name| is_shifting(name))
@@ -231,7 +231,7 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
     loop {
         let metrics = chaos.watcher.daemon().scrape();
         let sum = |name: &str, process: &str| -> u64 {
-            ["gpuprobe_memory_", "gpuprobe_ended_memory_"]
+            ["gpuprobe_memory_", "gpuprobe_exited_memory_"]
                 .iter()
                 .flat_map(|prefix| {
                     metrics.of_name(&format!("{prefix}{name}"), process, "process").into_values()

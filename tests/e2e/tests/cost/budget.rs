@@ -15,12 +15,12 @@ use serde_json::Value;
 const HOT: &str = "cuMemcpyHtoD_v2";
 
 fn times_suspended(metrics: &Metrics) -> u64 {
-    let mut all = metrics.samples("gpuprobe_function_left_out_total");
+    let mut all = metrics.samples("gpuprobe_function_skipped_total");
     all.find(|(labels, _)| labels["function"] == HOT).map_or(0, |(_, times)| times)
 }
 
 fn are_suspended(metrics: &Metrics, functions: u64) -> bool {
-    metrics.text.contains(&format!("\ngpuprobe_functions_left_out {functions}\n"))
+    metrics.text.contains(&format!("\ngpuprobe_functions_skipped {functions}\n"))
 }
 
 fn calls(metrics: &Metrics, pid: u32, function: &str) -> u64 {
@@ -44,7 +44,7 @@ fn a_hot_function_is_suspended_reported_and_resumed_while_memory_stays_exact(tie
     program.go_on();
     daemon.until(PATIENCE, "it is left out", |m| times_suspended(m) > 0 && are_suspended(m, 1));
     let json = snapshot(&daemon);
-    let reported = &json["budget"]["left_out"][0];
+    let reported = &json["budget"]["unprobed"][0];
     assert_eq!((&json["budget"]["share"], &reported["function"]), (&0.02.into(), &HOT.into()), "{reported}");
     let note = format!("{HOT} is not counted for ");
     until(PATIENCE, &note, || daemon.talk.stderr().contains(&note).then_some(()));
@@ -92,7 +92,7 @@ fn without_a_budget_every_call_is_counted() {
     let made = counts_of(&program.json()["calls"]);
     let metrics =
         daemon.until_equal(PATIENCE, |m, found| found.compare(HOT, &calls(m, pid, HOT), &made[HOT]));
-    assert!(!metrics.text.contains("left_out"), "nothing is said of a budget");
+    assert!(!metrics.text.contains("gpuprobe_function_skipped"), "nothing is said of a budget");
     assert_eq!(metrics.lost("over_budget"), 0);
     program.go_on();
     assert_eq!(program.end(), 0);

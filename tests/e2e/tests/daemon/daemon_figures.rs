@@ -75,8 +75,8 @@ fn compare_counters(metrics: &Metrics, ledger: &Value, classes: &[Class], found:
     for (labels, lost) in metrics.samples("gpuprobe_events_lost_total") {
         // a daemon watches the whole host, so these may come from the programs of other tests
         let cause = labels["cause"].as_str();
-        let about_others =
-            ["late_attach", "gone_before_attach"].contains(&cause) || (!alone && cause == "unmatched_return");
+        let about_others = ["late_attach", "exited_before_attach"].contains(&cause)
+            || (!alone && cause == "unmatched_return");
         // threads at full speed may send more stacks than fit in the ring: that loses call sites, not figures
         let about_call_sites = cause == LossCause::LostStack.as_str();
         assert!(lost == 0 || about_others || about_call_sites, "{labels:?}: {lost}");

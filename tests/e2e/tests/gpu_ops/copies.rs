@@ -21,7 +21,7 @@ const FRESH: Duration = Duration::from_secs(20);
 const BYTES: &str = "gpuprobe_copy_bytes_total";
 const COPIES: &str = "gpuprobe_copies_total";
 const HOST: &str = "gpuprobe_copy_host_bytes_total";
-const ENDED: &str = "gpuprobe_ended_copy_bytes_total";
+const ENDED: &str = "gpuprobe_exited_copy_bytes_total";
 
 type Labels = BTreeMap<String, String>;
 
@@ -67,7 +67,7 @@ impl Workload {
         println!("{} of {}, {tier}", self.name(), self.cuda.version());
         let private = Private::new(self.name(), self.cuda);
         let library = shown(private.folder.path().join("libcuda.so.1"));
-        let options = ["--attach", tier, "--bandwidth-util", "-p", &library, "--max-ended", "1"];
+        let options = ["--attach", tier, "--bandwidth-util", "-p", &library, "--max-exited", "1"];
         let daemon = Daemon::displaying(0, &options);
         let mut talk = Talk::start(Command::new(&private.program).arg("--wait"));
         let ledger = talk.json();
@@ -103,7 +103,7 @@ fn assert_ledger(metrics: &Metrics, ledger: &Value) {
     let mut host = without_zero(&ledger["host"]);
     host.retain(|kind, _| !kind.ends_with("/none"));
     assert_eq!(by(of_pid(HOST), ["kind", "memory"]), host, "by host memory");
-    for cause in ["work_full", "unread_work"] {
+    for cause in ["gpu_ops_full", "unread_gpu_op"] {
         assert_eq!(metrics.lost(cause), 0, "{cause}");
     }
     let timed = metrics.values("gpuprobe_copy_seconds_total").filter(|(l, _)| l["pid"] == pid.to_string());

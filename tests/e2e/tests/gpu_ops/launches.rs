@@ -41,7 +41,7 @@ fn launches(daemon: &Daemon, ledger: &Value) -> (Metrics, BTreeMap<String, u64>)
 }
 
 fn assert_nothing_lost(metrics: &Metrics) {
-    for cause in ["work_full", "unread_work", "counters_full", "lost_name"] {
+    for cause in ["gpu_ops_full", "unread_gpu_op", "counters_full", "lost_name"] {
         assert_eq!(metrics.lost(cause), 0, "{cause}");
     }
 }
@@ -134,8 +134,8 @@ fn launches_that_do_not_fit_are_counted_as_lost() {
     let pid = pid_of(&ledger);
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
     // the launch that fails does not fit either
-    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) + m.lost("work_full") > all);
-    let (counted, lost) = (sum(&metrics), metrics.lost("work_full"));
+    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) + m.lost("gpu_ops_full") > all);
+    let (counted, lost) = (sum(&metrics), metrics.lost("gpu_ops_full"));
     assert_eq!(counted + lost, all + 1, "{counted} counted, {lost} lost");
     assert!(counted > 0 && lost > 10, "{counted} counted, {lost} lost");
     talk.go_on();

@@ -53,7 +53,7 @@ fn traced(folder: &Path, command: &[&str]) -> Finished {
 fn linux_functions_that_cannot_be_probed_are_reported_and_harmless() {
     let folder = fixtures::folder();
     let trace = shown(folder.path().join("trace.jsonl"));
-    let run = |glob: &str| said(&["run", &format!("--kernel={glob}"), "-v", "-o", &trace, "--", "/bin/true"]);
+    let run = |glob: &str| said(&["run", &format!("--driver={glob}"), "-v", "-o", &trace, "--", "/bin/true"]);
     let finished = run("no_such_function_*");
     assert_eq!(finished.status, 0, "{}", finished.stderr);
     assert!(finished.stderr.contains("Linux kernel functions: none, 1 not probed"), "{}", finished.stderr);
@@ -61,7 +61,7 @@ fn linux_functions_that_cannot_be_probed_are_reported_and_harmless() {
     assert!(finished.stderr.contains(reported), "{}", finished.stderr);
     let text = fs::read_to_string(&trace).unwrap();
     assert!(text.lines().last().unwrap().contains(reported), "{text}");
-    assert_reported(&run("["), 1, &["--kernel: `[` is not a valid glob"]);
+    assert_reported(&run("["), 1, &["--driver: `[` is not a valid glob"]);
 }
 
 #[test]

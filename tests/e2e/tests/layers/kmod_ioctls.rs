@@ -108,7 +108,7 @@ fn every_ioctl_is_in_the_call_that_makes_it(tier: &str) {
     devices::make();
     let built = fixtures::standins(Cuda::Cuda12);
     let mut options = tiers::options(tier, &[ALLOC, FREE, "cudaMalloc"]);
-    options.push("--kernel");
+    options.push("--driver");
     let run = Run::new(built.workload("ledger")).options(&options).args(&LEDGER_ARGS);
     let outcome =
         run.env(IOCTL_FUNCTIONS.0, IOCTL_FUNCTIONS.1).env("STANDIN_DELAY", "cuMemAlloc_v2:200").outcome();
@@ -132,12 +132,12 @@ fn a_line_of_trace_ends_with_the_ioctls_of_the_call() {
     devices::make();
     let private = Private::new("driver_only", Cuda::Cuda12);
     let environment = format!("{}={}", IOCTL_FUNCTIONS.0, IOCTL_FUNCTIONS.1);
-    let (traced, _) = private.traced(&["--kernel", "-e", "cuMemAlloc*"], &[&environment]);
+    let (traced, _) = private.traced(&["--driver", "-e", "cuMemAlloc*"], &[&environment]);
     assert_eq!(traced.status, 0, "{}", traced.stderr);
     let lines: Vec<_> = traced.stdout.lines().filter(|line| line.contains(" cuMemAlloc_v2(")).collect();
     assert!(lines.len() == 2 && lines.iter().all(|line| line.contains(" [driver 3 calls ")), "{lines:?}");
     assert!(!traced.stdout.contains(COMMANDS[0]), "{}", traced.stdout);
-    let (nested, _) = private.traced(&["--kernel", "--nested", "-e", "cuMemAlloc*"], &[&environment]);
+    let (nested, _) = private.traced(&["--driver", "--nested", "-e", "cuMemAlloc*"], &[&environment]);
     for command in COMMANDS {
         let ioctl = format!("  ioctl(nvidiactl, {command}");
         assert_eq!(
@@ -155,7 +155,7 @@ fn watched(options: &[&str]) -> (TempDir, Daemon) {
     let (folder, built) = (fixtures::folder(), fixtures::standins(Cuda::Cuda12));
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
     let library = shown(folder.path().join("libcuda.so.1"));
-    let daemon = Daemon::with(&[&["--kernel", "-p", &library], options].concat());
+    let daemon = Daemon::with(&[&["--driver", "-p", &library], options].concat());
     (folder, daemon)
 }
 

@@ -23,7 +23,7 @@ use nix::sys::signal::Signal;
 /// served.
 const MOST_GROWTH_KILOBYTES: u64 = 8 << 10;
 /// The maximum size of the counters of one process: 100 kB were seen, with 417 processes. The daemon keeps those of
-/// exited processes, up to `--max-ended`, so its memory grows until there are as many.
+/// exited processes, up to `--max-exited`, so its memory grows until there are as many.
 const KILOBYTES_PER_PROCESS: u64 = 192;
 /// The maximum growth of descriptors, for helper processes that are started on demand, and for each library of other
 /// programs probed meanwhile. One leaked descriptor per replaced library would be more.
@@ -44,7 +44,7 @@ fn programs_and_figures_survive_chaos() {
     let command = stage.program(&stage.steady(), "ledger", COMMANDED);
     let expected = Expected::of(&command);
     let library = shown(stage.library());
-    let daemon = Daemon::displaying(3600, &["--max-ended", "384", "--rescan", "2", "-p", &library]);
+    let daemon = Daemon::displaying(3600, &["--max-exited", "384", "--rescan", "2", "-p", &library]);
     stage.show_shifting();
     let chaos = Chaos::new(plan, stage, Watcher::new(daemon));
     chaos.totals.note_resources("start", chaos.resources());

@@ -67,7 +67,7 @@ fn thousands_of_short_processes_lose_nothing() {
         found.compare("calls", &metrics.calls_of_name(&name), &expected);
         found.compare(LIVE, &metrics.of_name(LIVE, &name, "kind"), &Counts::new());
     });
-    let forgotten = metrics.of_name("gpuprobe_ended_processes_total", &name, "process")[&name];
+    let forgotten = metrics.of_name("gpuprobe_exited_processes_total", &name, "process")[&name];
     assert_eq!(metrics.of_name(CALLS, &name, "pid").len() as u64 + forgotten, TIMES as u64);
     for cause in ["counters_full", "processes_full", "live_full", "ring_full"] {
         assert_eq!(metrics.lost(cause), 0, "{cause}");
@@ -83,7 +83,7 @@ fn thousands_of_short_processes_lose_nothing() {
 #[bpf_test(alone)]
 fn exited_processes_leave_only_their_sums() {
     const TIMES: usize = 500;
-    let (folder, daemon) = watched("driver_only", &["--keep-ended", "2"]);
+    let (folder, daemon) = watched("driver_only", &["--keep-exited", "2"]);
     let name = format!("brief{}", std::process::id());
     let program = folder.path().join(&name);
     fs::rename(folder.path().join("driver_only"), &program).unwrap();
@@ -97,10 +97,10 @@ fn exited_processes_leave_only_their_sums() {
         daemon.until_equal(PATIENCE, |metrics, found| {
             found.compare(
                 "processes",
-                &metrics.of_name("gpuprobe_ended_processes_total", &name, "process").get(&name),
+                &metrics.of_name("gpuprobe_exited_processes_total", &name, "process").get(&name),
                 &Some(&all),
             );
-            let calls = metrics.of_name("gpuprobe_ended_calls_total", &name, "function");
+            let calls = metrics.of_name("gpuprobe_exited_calls_total", &name, "function");
             found.compare("launches", &calls.get("cuLaunchKernel").copied(), &Some(launches * all));
             for removed in [CALLS, LIVE] {
                 found.compare(removed, &metrics.of_name(removed, &name, "pid"), &Counts::new());

@@ -36,7 +36,7 @@ fn millions_of_launches_and_of_graph_kernels_are_exact(tier: &str) {
     assert_eq!(metrics.of("gpuprobe_graph_launches_total", pid), Some(40));
     assert_eq!(metrics.of("gpuprobe_graph_kernels_derived_total", pid), Some(40_000));
     assert_eq!(number(&ledger["captured"]), 1000);
-    assert_eq!(metrics.lost("work_full"), 0);
+    assert_eq!(metrics.lost("gpu_ops_full"), 0);
     talk.go_on();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
 }

@@ -113,8 +113,8 @@ fn the_leak_of_leaky_is_reported_and_nothing_else() {
     let [process] = report["processes"].as_array().unwrap().as_slice() else { panic!("{report}") };
     let site = |text: &str| {
         let caller = format!("leaky.cu:{})", line_with("leaky", text));
-        let of_line = |site: &&Value| site["place"].as_str().unwrap().ends_with(&caller);
-        process["places"]
+        let of_line = |site: &&Value| site["call_site"].as_str().unwrap().ends_with(&caller);
+        process["call_sites"]
             .as_array()
             .unwrap()
             .iter()
@@ -137,6 +137,6 @@ fn the_leak_of_leaky_is_reported_and_nothing_else() {
         let expected = (&json!("freed"), [allocations, allocations, 0]);
         assert_eq!((&site["verdict"], counts(site)), expected, "{text}");
     }
-    assert_eq!(process["places"].as_array().unwrap().len(), 4);
+    assert_eq!(process["call_sites"].as_array().unwrap().len(), 4);
     assert_eq!(process["live_bytes"], leak["live_bytes"]);
 }

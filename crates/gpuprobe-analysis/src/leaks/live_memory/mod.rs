@@ -113,7 +113,7 @@ impl MemoryReport {
 /// The losses that affect live memory or its call sites.
 pub fn losses_affecting_verdicts(losses: &Losses) -> Vec<LossCount> {
     use LossCause::{
-        CountersFull, ForgottenEarly, GoneBeforeAttach, LateAttach, LostMapping, LostName, OutputFull,
+        CountersFull, ExitedBeforeAttach, ForgottenEarly, LateAttach, LostMapping, LostName, OutputFull,
         OverBudget, RingFull, Undecodable, UnmatchedReturn,
     };
     let harmless = |cause: &LossCause| {
@@ -128,7 +128,7 @@ pub fn losses_affecting_verdicts(losses: &Losses) -> Vec<LossCount> {
                 | OutputFull
                 | ForgottenEarly
                 | LateAttach
-                | GoneBeforeAttach
+                | ExitedBeforeAttach
                 | LostMapping
                 | UnmatchedReturn
                 | OverBudget
@@ -169,7 +169,7 @@ impl SiteNow {
         self.live.count += row.live.live_allocations;
         self.live.bytes = self.live.bytes.saturating_add(row.live.live_bytes);
         self.allocations += row.allocations;
-        self.freed_with_context += row.ended_allocations;
+        self.freed_with_context += row.freed_with_context_allocations;
     }
 }
 

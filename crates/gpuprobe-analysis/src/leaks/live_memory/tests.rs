@@ -19,8 +19,8 @@ fn row(pid: u32, site: u32, gpu: u8, live: u64, allocations: u64) -> SiteMemory 
         live: LiveTotals { live_bytes: 100 * live, live_allocations: live },
         allocations,
         allocated_bytes: 100 * allocations,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
     }
 }
 

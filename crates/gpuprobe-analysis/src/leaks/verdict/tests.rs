@@ -27,8 +27,8 @@ fn judged_with(units: impl IntoIterator<Item = u64>, oldest_ns: Option<u64>) -> 
             live: LiveTotals { live_bytes: live * UNIT, live_allocations: live },
             allocations,
             allocated_bytes: allocations * UNIT,
-            ended_allocations: 0,
-            ended_bytes: 0,
+            freed_with_context_allocations: 0,
+            freed_with_context_bytes: 0,
         };
         history.sample([row].iter(), seconds * SECOND);
     }

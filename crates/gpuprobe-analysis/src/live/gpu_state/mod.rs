@@ -41,7 +41,7 @@ impl Compared<'_> {
 
 /// One of the host's GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NumberedGpu {
+pub struct IndexedGpu {
     /// The host's number.
     pub gpu: u8,
     pub state: GpuState,
@@ -90,7 +90,7 @@ pub struct GpuStates {
     /// Whether NVML answers; `None` if it was not read.
     pub is_up: Option<bool>,
     /// Sorted by number.
-    pub gpus: Vec<NumberedGpu>,
+    pub gpus: Vec<IndexedGpu>,
     /// Sorted by GPU.
     pub users: Vec<GpuUser>,
     /// Sorted by GPU and number.
@@ -106,8 +106,8 @@ impl GpuStates {
         others: &HashMap<Tgid, String>,
         compared: Compared<'_>,
     ) -> Self {
-        let numbered = readings.gpus.iter().filter_map(|s| Some((s.id.number_among(&snapshot.gpus)?, s)));
-        let gpus: BTreeMap<u8, &GpuState> = numbered.collect();
+        let indexed = readings.gpus.iter().filter_map(|s| Some((s.id.number_among(&snapshot.gpus)?, s)));
+        let gpus: BTreeMap<u8, &GpuState> = indexed.collect();
         let mut on: HashMap<Tgid, usize> = HashMap::new();
         for process in gpus.values().flat_map(|state| &state.processes) {
             *on.entry(process.pid).or_default() += 1;
@@ -140,7 +140,7 @@ impl GpuStates {
         }
         Self {
             is_up: Some(readings.is_up),
-            gpus: gpus.into_iter().map(|(gpu, state)| NumberedGpu { gpu, state: state.clone() }).collect(),
+            gpus: gpus.into_iter().map(|(gpu, state)| IndexedGpu { gpu, state: state.clone() }).collect(),
             users,
             xids: xids.into_iter().map(|((gpu, xid), count)| GpuErrors { gpu, xid, count }).collect(),
         }

@@ -20,11 +20,11 @@ fn counts(process: ProcessKey, function: FunctionId, calls: u64) -> CallCounts {
 }
 
 fn memory(process: ProcessKey) -> ProcessMemory {
-    let mut held = [LiveTotals::default(); Space::ALL.len()];
-    held[Space::Pinned as usize] = LiveTotals { live_bytes: 4096, live_allocations: 1 };
+    let mut live = [LiveTotals::default(); Space::ALL.len()];
+    live[Space::Pinned as usize] = LiveTotals { live_bytes: 4096, live_allocations: 1 };
     ProcessMemory {
         process,
-        live: held,
+        live: live,
         allocated_bytes: 8192,
         freed_bytes: 4096,
         allocations: 2,
@@ -34,8 +34,8 @@ fn memory(process: ProcessKey) -> ProcessMemory {
         unknown_frees: 7,
         replaced: 1,
         replaced_bytes: 0,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
         peak_bytes: 0,
     }
 }
@@ -116,8 +116,8 @@ fn memory_is_listed_by_kind_and_summed_over_processes() {
         replaced: 2,
         live_allocations: 2,
         live_bytes: 8192,
-        ended_allocations: 0,
-        ended_bytes: 0,
+        freed_with_context_allocations: 0,
+        freed_with_context_bytes: 0,
     };
     assert_eq!(snapshot.totals, totals);
 }
@@ -130,7 +130,11 @@ fn an_exited_process_is_shown_until_its_rows_are_removed_and_has_no_live_memory(
     assert_eq!(pids, [1, 2], "regardless of the time since the exit");
     let totals = snapshot.totals;
     assert_eq!((totals.allocations, totals.live_allocations, totals.live_bytes), (4, 0, 0));
-    assert_eq!((totals.ended_allocations, totals.ended_bytes), (2, 8192), "freed by the exit");
+    assert_eq!(
+        (totals.freed_with_context_allocations, totals.freed_with_context_bytes),
+        (2, 8192),
+        "freed by the exit"
+    );
 }
 
 #[test]
@@ -248,7 +252,7 @@ fn memory_is_listed_by_the_gpus_of_the_host_if_these_are_known() {
     };
     let some = |n: u64| LiveTotals { live_bytes: 100 * n, live_allocations: n };
     let none = LiveTotals::default();
-    let context = |tgid, gpu, held| ContextMemory { process: key(tgid), gpu, live: held };
+    let context = |tgid, gpu, live| ContextMemory { process: key(tgid), gpu, live: live };
     let row = |tgid, device| ProcessMemory { live: by_kind(device, none), ..memory(key(tgid)) };
     let allocation = |tgid, gpu| Allocation {
         process: key(tgid),

@@ -49,7 +49,7 @@ pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option
 
 /// The effect of a call on live memory.
 fn memory_effect(object: &Object<'_>, class: Class) -> Effect {
-    let ended = memory(object, "ended");
+    let ended = memory(object, "freed_with_context");
     if !ended.is_empty() {
         return Effect::ContextEnd(ended);
     }

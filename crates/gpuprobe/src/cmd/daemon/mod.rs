@@ -56,7 +56,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     // first of all: a service manager may send SIGHUP right after the start
     let signals = Signals::block()?;
     args.hooks.iter().try_for_each(|file| require_trusted(file))?;
-    let resolved = linux_hooks::resolve_hooks(&args.kernel, &args.hooks)?;
+    let resolved = linux_hooks::resolve_hooks(&args.driver, &args.hooks)?;
     return_memory_early();
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
@@ -118,8 +118,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
 
 fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
     let live_memory = sections.memory.then(|| LiveMemory::new(Rules::after(args.warm_up), false));
-    let mut processes = Processes::new(args.max_ended).with_logs(&args.container_logs);
-    processes.set_retention(args.max_ended, args.keep_ended);
+    let mut processes = Processes::new(args.max_exited).with_logs(&args.container_logs);
+    processes.set_retention(args.max_exited, args.keep_exited);
     let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
@@ -144,7 +144,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHook
         launches: sections.launches,
         names: sections.launches,
         copies: sections.copies,
-        device_syscalls: !args.kernel.is_empty(),
+        device_syscalls: !args.driver.is_empty(),
         hooks: resolved.functions.clone(),
         tracepoints: resolved.tracepoints.clone(),
         detachable: args.budget.is_some(),

@@ -33,7 +33,7 @@ impl Daemon {
         self.observer.set_warm_up(new.warm_up);
         self.observer.set_rescan(Duration::from_secs(new.rescan));
         self.observer.set_state_interval(new.refresh);
-        self.observer.processes.set_retention(new.max_ended, new.keep_ended);
+        self.observer.processes.set_retention(new.max_exited, new.keep_exited);
         self.observer.probes.verbose = new.verbose;
         if let Err(error) = self.observer.probes.set_budget(new.budget) {
             unchanged.push(format!("budget ({error:#})"));
@@ -43,8 +43,8 @@ impl Daemon {
         self.args = DaemonArgs {
             warm_up: new.warm_up,
             rescan: new.rescan,
-            max_ended: new.max_ended,
-            keep_ended: new.keep_ended,
+            max_exited: new.max_exited,
+            keep_exited: new.keep_exited,
             verbose: new.verbose,
             refresh: new.refresh,
             budget: self.observer.probes.budget.as_ref().and(new.budget),
@@ -132,7 +132,7 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("memleak", old.memleak != new.memleak),
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
-        ("kernel", old.kernel != new.kernel),
+        ("driver", old.driver != new.driver),
         ("pid", old.pids != new.pids),
         ("hooks", old.hooks != new.hooks),
         ("calls_only", old.calls_only != new.calls_only),
@@ -169,8 +169,8 @@ mod tests {
         "path",
         "warm-up",
         "rescan",
-        "max-ended",
-        "keep-ended",
+        "max-exited",
+        "keep-exited",
         "verbose",
         "refresh",
         "display-interval",

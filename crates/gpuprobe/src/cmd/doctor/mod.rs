@@ -61,7 +61,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
 
 struct Report {
     support: Support,
-    /// Support for `--kernel`.
+    /// Support for `--driver`.
     linux_support: LinuxSupport,
     driver: Option<String>,
     /// The loaded NVIDIA kernel modules.

@@ -168,7 +168,7 @@ impl Watch {
         }
         // a process is counted as late or as exited, not as both
         if (new > 0 || (!same && probes.has_library_name(mapped))) && self.late.insert(mapped.tgid) {
-            self.losses.add(LossCause::GoneBeforeAttach, 1);
+            self.losses.add(LossCause::ExitedBeforeAttach, 1);
         }
     }
 }

@@ -215,7 +215,7 @@ impl Observer {
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
         if self.probes.capture.xid_source().is_some() {
-            snapshot.gpu_states.xids = self.xids.numbered(&snapshot.gpus);
+            snapshot.gpu_states.xids = self.xids.indexed(&snapshot.gpus);
         }
         Ok(snapshot)
     }

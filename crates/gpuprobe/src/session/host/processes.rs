@@ -354,8 +354,8 @@ mod tests {
             unknown_frees: 0,
             replaced: 0,
             replaced_bytes: 0,
-            ended_allocations: 0,
-            ended_bytes: 0,
+            freed_with_context_allocations: 0,
+            freed_with_context_bytes: 0,
             peak_bytes: 0,
         };
         ExitedRows {

@@ -28,7 +28,7 @@ impl XidCounts {
     }
 
     /// The counts by the host's GPU numbers.
-    pub(crate) fn numbered(&self, gpus: &[HostGpu]) -> Vec<GpuErrors> {
+    pub(crate) fn indexed(&self, gpus: &[HostGpu]) -> Vec<GpuErrors> {
         let number = |pci: PciAddress| gpus.iter().find(|gpu| gpu.pci == pci).map(|gpu| gpu.index);
         let errors = |(&(pci, xid), &count): (&(PciAddress, u32), &u64)| {
             Some(GpuErrors { gpu: number(pci)?, xid: xid.into(), count })
@@ -54,7 +54,7 @@ mod tests {
         (0..3).for_each(|_| counts.add(&xid("x")));
         let address = PciAddress { domain: 0, bus: 15, device: 0, function: 0 };
         let gpu = HostGpu { index: 4, uuid: None, pci: address, minor: None, is_parted: false };
-        assert_eq!(counts.numbered(&[gpu]), [GpuErrors { gpu: 4, xid: 31, count: 3 }]);
-        assert_eq!(counts.numbered(&[]), []);
+        assert_eq!(counts.indexed(&[gpu]), [GpuErrors { gpu: 4, xid: 31, count: 3 }]);
+        assert_eq!(counts.indexed(&[]), []);
     }
 }

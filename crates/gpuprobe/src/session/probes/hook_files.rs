@@ -52,14 +52,14 @@ pub(crate) fn unused_hooks(hooks: &Hooks, seen: &BTreeSet<String>) -> Vec<(Strin
                 files.join(", ")
             ),
         };
-        unused_lines.push((first.place.to_string(), why));
+        unused_lines.push((first.source_line.to_string(), why));
     }
     if let (1.., [first, ..]) = (hooks.without_room(), hooks.libraries()) {
         let why = format!(
             "{} functions that match hooks are not probed: the limit is {MOST_FUNCTIONS} including those of CUDA",
             hooks.without_room()
         );
-        unused_lines.push((first.place.to_string(), why));
+        unused_lines.push((first.source_line.to_string(), why));
     }
     unused_lines
 }

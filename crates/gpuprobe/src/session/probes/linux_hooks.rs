@@ -1,4 +1,4 @@
-//! Resolves `--kernel=GLOB` and the Linux kernel hooks of hook files to functions and tracepoints, and attaches them.
+//! Resolves `--driver=GLOB` and the Linux kernel hooks of hook files to functions and tracepoints, and attaches them.
 //! They become rows of the catalogue, so this runs before the catalogue is first used.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,14 +36,14 @@ pub(crate) fn resolve(cli: &mut Cli) -> Result<()> {
         Some(Command::Demo(args)) => &mut args.attach,
         _ => return Ok(()),
     };
-    args.resolved = resolve_hooks(&args.kernel, &args.hooks)?;
+    args.resolved = resolve_hooks(&args.driver, &args.hooks)?;
     Ok(())
 }
 
 /// Reads hook files and resolves them and the globs to functions and tracepoints of this Linux kernel.
-pub(crate) fn resolve_hooks(kernel: &[String], files: &[PathBuf]) -> Result<ResolvedHooks> {
+pub(crate) fn resolve_hooks(globs: &[String], files: &[PathBuf]) -> Result<ResolvedHooks> {
     let hooks = hook_files::read(files)?;
-    let globs: Vec<_> = kernel.iter().filter(|glob| *glob != DEVICES_ONLY).collect();
+    let globs: Vec<_> = globs.iter().filter(|glob| *glob != DEVICES_ONLY).collect();
     let globs: Vec<_> = globs.into_iter().map(|glob| Glob::parse(glob)).collect::<Result<_>>()?;
     let mut functions = Vec::new();
     if !globs.is_empty() || hooks.linux().iter().any(|hook| matches!(hook.point, LinuxHookPoint::Function(_)))
@@ -78,7 +78,7 @@ struct Glob {
 impl Glob {
     fn parse(glob: &str) -> Result<Self> {
         let pattern =
-            Pattern::new(glob).with_context(|| format!("--kernel: `{glob}` is not a valid glob"))?;
+            Pattern::new(glob).with_context(|| format!("--driver: `{glob}` is not a valid glob"))?;
         Ok(Self { pattern, is_name: !glob.contains(['*', '?', '[']) })
     }
 
@@ -100,7 +100,7 @@ fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<LinuxFunction
     let globs = globs.map(|glob| (glob.pattern.as_str().to_owned(), None));
     let rows = hooks.linux().iter().filter(|hook| matches!(hook.point, LinuxHookPoint::Function(_)));
     let rows = rows.filter(|hook| nothing(&|name| hook.point.takes(name)));
-    let rows = rows.map(|hook| (hook.point.to_string(), Some(hook.place.to_string())));
+    let rows = rows.map(|hook| (hook.point.to_string(), Some(hook.source_line.to_string())));
     let missing: Vec<_> = globs.chain(rows).collect();
     let types = results(&found[..found.len().min(MOST)]);
     let mut resolved: Vec<_> = found
@@ -109,7 +109,7 @@ fn resolve_functions(globs: &[Glob], hooks: &Hooks, mut found: Vec<LinuxFunction
         .map(|(index, function)| LinuxFunctionHook {
             is_typed: types.get(index).is_some_and(Option::is_some),
             refused: refusal(index, &function.name),
-            origin: hook_of(hooks, &function.name).map(|hook| hook.place.to_string()),
+            origin: hook_of(hooks, &function.name).map(|hook| hook.source_line.to_string()),
             function,
             returned: types.get(index).copied().flatten().unwrap_or(UNKNOWN),
         })
@@ -150,7 +150,7 @@ fn tracepoints(hooks: &Hooks) -> Vec<TracepointHook> {
         } else {
             Some((SkipCause::TooMany, format!("{MAX_TRACEPOINTS} tracepoints are probed already")))
         };
-        let (name, location) = (hook.point.to_string(), hook.place.to_string());
+        let (name, location) = (hook.point.to_string(), hook.source_line.to_string());
         tracepoints.push(TracepointHook { name, origin: location, refused });
     }
     tracepoints
@@ -282,7 +282,7 @@ fn skips(unprobed: Vec<Unprobed>) -> Vec<Skipped> {
     skips
 }
 
-/// A Linux kernel function in the output of `list --kernel`.
+/// A Linux kernel function in the output of `list --driver`.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) function: LinuxFunction,

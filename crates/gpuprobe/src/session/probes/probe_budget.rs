@@ -11,7 +11,7 @@ use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, ProbeCosts, is_de
 use gpuprobe_discover::{Inspector, Skipped};
 use gpuprobe_event::counters::{CallCounts, ProcessKey};
 use gpuprobe_event::{Api, Event, FunctionId, LossCause, Name, Outcome, Tgid, catalogue};
-use gpuprobe_output::left_out;
+use gpuprobe_output::over_budget_line;
 use gpuprobe_output::units::duration;
 
 use super::helper_commands;
@@ -158,7 +158,7 @@ impl Probes {
         let report = self.budget.as_ref().map(|budget| budget.budget.report(0.0, at_ns));
         for function in report.map(|report| report.unprobed).unwrap_or_default() {
             let UnprobedFunction { since_ns, .. } = function;
-            let line = left_out(&function, &duration(since_ns));
+            let line = over_budget_line(&function, &duration(since_ns));
             let (name, reason) = line.split_once(": ").unwrap_or((&line, ""));
             self.skip(&Skipped::function(Path::new(name), reason.to_owned()));
         }

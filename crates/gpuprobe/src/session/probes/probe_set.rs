@@ -60,7 +60,7 @@ pub(crate) struct Probes {
     pub(crate) skips: Skips,
     /// Do not report files that cannot be probed: no observed process uses them yet.
     suppress_skips: bool,
-    /// Device files of the NVIDIA kernel module, with `--kernel`.
+    /// Device files of the NVIDIA kernel module, with `--driver`.
     devices: Option<Devices>,
     /// With `--budget`.
     pub(crate) budget: Option<ProbeBudget>,
@@ -115,7 +115,7 @@ pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
     if let Some(mebibytes) = args.buffer {
         config.ring_bytes = mebibytes.next_power_of_two() << 20;
     }
-    config.device_syscalls = !args.kernel.is_empty();
+    config.device_syscalls = !args.driver.is_empty();
     config.hooks.clone_from(&args.resolved.functions);
     config.tracepoints.clone_from(&args.resolved.tracepoints);
     config

@@ -132,8 +132,8 @@ impl Selection {
     /// Whether the daemon counts calls, errors and durations of a function.
     fn counts(&self, f: &Function) -> bool {
         let Self::Driver { classes, few, .. } = self else { return false };
-        let tells_most = ESSENTIAL.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
-        f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || tells_most)
+        let is_most_useful = ESSENTIAL.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
+        f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || is_most_useful)
     }
 
     /// Whether `--calls-only` matches a function.
