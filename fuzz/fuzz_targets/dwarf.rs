@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use gpuprobe_discover::{Symbolizer, Unwinder};
-use gpuprobe_fuzz::elf::{CODE, library};
+use gpuprobe_fuzz::elf_builder::{CODE, library};
 use gpuprobe_fuzz::{BASE, FakeProc, PID};
 use libfuzzer_sys::fuzz_target;
 

@@ -1,7 +1,7 @@
 //! Helpers of the fuzz targets: files and processes that exist only in memory.
 #![forbid(unsafe_code)]
 
-pub mod elf;
+pub mod elf_builder;
 
 use std::fs::{self, File};
 use std::io;
@@ -48,7 +48,7 @@ impl FakeProc {
     pub fn new() -> io::Result<Self> {
         let (root, file) = (TempDir::new()?, MemoryFile::new()?);
         let folder = root.path().join(PID.to_string());
-        let range = format!("{BASE:x}-{:x}", BASE + elf::LOADED_BYTES);
+        let range = format!("{BASE:x}-{:x}", BASE + elf_builder::LOADED_BYTES);
         let inode = fs::metadata(file.path())?.ino();
         fs::create_dir_all(folder.join("map_files"))?;
         symlink(file.path(), folder.join("map_files").join(&range))?;

@@ -21,7 +21,7 @@ pub(crate) fn tracked() -> Result<Vec<String>> {
         return Ok(names);
     }
     let output = Command::new("git")
-        // root may check what a user has cloned; git refuses that unless told
+        // root may check what a user has cloned; git refuses that by default
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
         .current_dir(root())
         .output()

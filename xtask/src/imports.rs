@@ -1,5 +1,7 @@
 //! What a source file imports, found without a full parser: every path that begins with `crate`, `super`, `self` or a name in `use`.
 
+use std::collections::BTreeSet;
+
 /// A path to something, and by which name the file has it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
@@ -122,6 +124,8 @@ fn char_end(rest: &str) -> usize {
 pub(crate) fn find(code: &str) -> Vec<Import> {
     let tokens = tokens(code);
     let mut found = Vec::new();
+    // the names that occur outside of `use`
+    let mut used: BTreeSet<&str> = BTreeSet::new();
     let mut at = 0;
     while at < tokens.len() {
         if tokens[at] == "use" {
@@ -131,11 +135,7 @@ pub(crate) fn find(code: &str) -> Vec<Import> {
                 .position(|token| *token == ";")
                 .map_or(tokens.len(), |length| at + length);
             for (path, alias) in tree(&tokens[at + 1..end]) {
-                let is_used = !is_exported
-                    || alias.as_ref().is_some_and(|name| {
-                        tokens.iter().filter(|token| **token == name.as_str()).count() > 1
-                    });
-                found.push(Import { path, is_used, alias, is_exported });
+                found.push(Import { path, is_used: !is_exported, alias, is_exported });
             }
             at = end;
         } else if matches!(tokens[at], "crate" | "super" | "self") && tokens.get(at + 1) == Some(&"::") {
@@ -146,8 +146,13 @@ pub(crate) fn find(code: &str) -> Vec<Import> {
                 at += 2;
             }
             found.push(Import { path, is_used: true, alias: None, is_exported: false });
+        } else if at == 0 || tokens[at - 1] != "mod" {
+            used.insert(tokens[at]);
         }
         at += 1;
+    }
+    for import in &mut found {
+        import.is_used |= import.alias.as_deref().is_some_and(|name| used.contains(name));
     }
     found
 }
@@ -256,8 +261,8 @@ mod tests {
 
     #[test]
     fn a_re_export_is_used_where_its_name_occurs_again() {
-        let found = find("pub use a::A; pub(crate) use b::B; struct C(B);");
-        assert_eq!(found.iter().map(|import| import.is_used).collect::<Vec<_>>(), [false, true]);
+        let found = find("mod a; pub use a::{A, a}; pub(crate) use b::B; struct C(B);");
+        assert_eq!(found.iter().map(|import| import.is_used).collect::<Vec<_>>(), [false, false, true]);
         assert!(found[0].exports("A") && !found[0].exports("B"));
     }
 }

@@ -11,12 +11,14 @@ const RETIRED: &[(&[&str], &str)] = &[
     (&["keeper", "keepers"], "attach helper"),
     (&["tally", "tallies"], "entry count"),
     (&["aside"], "state-only"),
-    (&["numbered"], "indexed table"),
-    (&["whoever", "whatever", "nobody", "somebody", "anybody"], "the process, the caller, the user, none"),
+    (&["whoever", "nobody", "somebody", "anybody"], "the process, the caller, the user, none"),
 ];
 
 /// Where a retired word is right: the file, the line's text, and why.
-const EXCEPTIONS: &[(&str, &str, &str)] = &[];
+const EXCEPTIONS: &[(&str, &str, &str)] = &[
+    ("tests/e2e/tests/attach/paused.rs", "nobody", "the name of a user account"),
+    ("docs/gpu-results.md", "all telling calls", "output of an earlier version, with its date"),
+];
 
 const TEXTS: &[&str] = &[
     ".rs", ".c", ".h", ".cpp", ".py", ".md", ".sh", ".toml", ".yaml", ".yml", ".js", ".html", ".json", ".tbl",

@@ -300,9 +300,7 @@ fn call_sites_that_are_not_followed_and_memory_that_ended_with_its_context() {
         .unwrap()
         .iter()
         .flat_map(|process| process["call_sites"].as_array().unwrap())
-        .map(|site| {
-            format!("{}: {}", site["verdict"].as_str().unwrap(), source_line["reason"].as_str().unwrap())
-        })
+        .map(|site| format!("{}: {}", site["verdict"].as_str().unwrap(), site["reason"].as_str().unwrap()))
         .collect();
     let expected = [
         "unchanged: no allocation and no free in 29 s",

@@ -169,7 +169,7 @@ impl Builder {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("unmapped", &["unmapped"], Link::Both)?;
-        self.workload("aside", &["aside"], Link::Runtime)?;
+        self.workload("rare_call", &["rare_call"], Link::Runtime)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
         let torture = ["torture", "torture_context", "torture_memory", "torture_print", "torture_vmm"];
         self.workload("torture", &torture, Link::Both)?;

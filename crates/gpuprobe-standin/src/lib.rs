@@ -22,7 +22,7 @@
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all calls |
 //! | `args`, `args_renamed` | `--no-driver` | about 55 functions with distinctive arguments, one line each; runs on the real runtime too |
-//! | `aside` | | a driver call inside a runtime call that is seldom used |
+//! | `rare_call` | | a driver call inside a runtime call that is seldom used |
 //! | `bench` | `ROUNDS CALLS MODE...` | functions that do nothing, in turn, with the time of each; built with the demo |
 //! | `brief` | | a few driver calls, with their times |
 //! | `capture` | | a graph by stream capture over two streams, launched four times |
@@ -77,7 +77,7 @@ pub use options::{BuildOptions, Cuda, Parts, Prologue};
 pub const WORKLOADS: [&str; 34] = [
     "args",
     "args_renamed",
-    "aside",
+    "rare_call",
     "brief",
     "capture",
     "classic",

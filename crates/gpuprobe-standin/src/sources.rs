@@ -13,7 +13,7 @@ sources! {
     "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
     "runtime_memory.c", "runtime_gpu_ops.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
-    "workloads/aside.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",
+    "workloads/rare_call.c", "workloads/bench.c", "workloads/brief.c", "workloads/capture.c",
     "workloads/classic.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
     "workloads/demo.c", "workloads/diary.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",

@@ -130,7 +130,7 @@ impl Summary {
 
     /// The processes with live memory, most memory first. A trace that starts with these events can continue this one.
     pub fn live_memory_events(&self) -> Vec<ProcessEvent> {
-        let start = |(tgid, held)| ProcessEvent {
+        let start = |(tgid, live)| ProcessEvent {
             id: 0,
             at_ns: self.last_ns.unwrap_or(0),
             change: ProcessChange::Start,
@@ -141,7 +141,7 @@ impl Summary {
             ns_pid: None,
             container: None,
             exit_status: None,
-            live: held,
+            live,
         };
         self.memory.live_by_process().into_iter().map(start).collect()
     }

@@ -79,14 +79,14 @@ impl SiteRow {
 
     fn memory(&self, site: SiteId) -> SiteMemory {
         let counts = &self.counts;
-        let live = LiveTotals { live_bytes: counts.live_bytes, live_allocations: counts.live_allocations };
-        let (held, ended) =
-            if self.has_exited { (LiveTotals::default(), live) } else { (live, LiveTotals::default()) };
+        let counted = LiveTotals { live_bytes: counts.live_bytes, live_allocations: counts.live_allocations };
+        let (live, ended) =
+            if self.has_exited { (LiveTotals::default(), counted) } else { (counted, LiveTotals::default()) };
         SiteMemory {
             process: self.process,
             site,
             gpu: self.gpu,
-            live: held,
+            live,
             allocations: counts.allocations,
             allocated_bytes: counts.allocated_bytes,
             freed_with_context_allocations: ended.live_allocations,

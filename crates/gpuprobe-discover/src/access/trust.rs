@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_user_is_not_trusted() {
-        const NOBODY: u32 = 65534;
+        const OTHER_USER: u32 = 65534;
         if !geteuid().is_root() {
             return;
         }
@@ -209,16 +209,16 @@ mod tests {
         let (file, link) = (folder.path().join("file"), folder.path().join("link"));
         fs::write(&file, "").unwrap();
         symlink(&file, &link).unwrap();
-        std::os::unix::fs::lchown(&link, Some(NOBODY), None).unwrap();
+        std::os::unix::fs::lchown(&link, Some(OTHER_USER), None).unwrap();
         let error = trusted(&link, &Owners::default()).unwrap_err().to_string();
         assert!(error.ends_with("link belongs to another user (uid 65534)"), "{error}");
         assert_eq!(resolved(&link).unwrap(), file, "only we can put links into this folder");
         set_mode(folder.path(), 0o1777);
         let error = resolved(&link).unwrap_err().to_string();
         assert!(error.ends_with("link is a symbolic link of another user"), "{error}");
-        chown(&file, Some(NOBODY), None).unwrap();
+        chown(&file, Some(OTHER_USER), None).unwrap();
         assert!(trusted(&file, &Owners::default()).is_err());
-        let owners = Owners(vec![0, NOBODY]);
+        let owners = Owners(vec![0, OTHER_USER]);
         assert_eq!(trusted(&file, &owners).unwrap(), file);
     }
 

@@ -95,7 +95,7 @@ impl<'i> Collector<'i> {
         Self { inspector, scan: Scan::default(), found: HashSet::new(), mapped: HashMap::new() }
     }
 
-    /// See [`Inspector::is_telling`].
+    /// See [`Inspector::may_have_targets`].
     pub(crate) fn may_have_targets(&self, path: &Path) -> bool {
         self.inspector.may_have_targets(path)
     }

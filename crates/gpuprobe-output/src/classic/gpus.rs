@@ -81,7 +81,7 @@ fn throttled(gpu: &GpuState) -> Option<String> {
 
 fn used(user: &GpuUser) -> String {
     let busy = user.busy_percent.map(|[sm, ..]| format!(", busy {sm}%")).unwrap_or_default();
-    let Some(memory) = user.memory_bytes else { return format!("memory not told{busy}") };
+    let Some(memory) = user.memory_bytes else { return format!("memory unknown{busy}") };
     let above = user.seen_above_bytes().filter(|bytes| *bytes > 0);
     let seen = match (user.seen_bytes, user.unexplained_bytes(), above) {
         (Some(seen), _, Some(above)) => {

@@ -349,7 +349,7 @@ fn every_process_of_a_shell_pipeline_is_followed() {
 /// A function that is probed only for the data it provides is not a parent, because it is not in the trace.
 #[bpf_test]
 fn a_call_inside_one_that_was_not_asked_for_is_outermost() {
-    let run = Run::new(fixtures::standins(Cuda::Cuda12).workload("aside"));
+    let run = Run::new(fixtures::standins(Cuda::Cuda12).workload("rare_call"));
     let outcome = run.options(&["-e", "cuLibraryGetKernel", "-e", "cuLaunchKernel"]).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     let calls: Vec<_> = outcome.trace.calls.iter().map(|c| (&*c.name, c.parent)).collect();

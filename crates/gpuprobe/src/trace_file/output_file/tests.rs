@@ -3,7 +3,7 @@ use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
 use super::*;
 
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 fn set_mode_of(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
@@ -79,20 +79,20 @@ fn planted_files_and_links_are_refused() {
     let (victim, at) = (own.path().join("victim"), |name: &str| folder.path().join(name));
     fs::write(&victim, "root's").unwrap();
     symlink(&victim, at("link")).unwrap();
-    lchown(at("link"), Some(NOBODY), None).unwrap();
+    lchown(at("link"), Some(OTHER_USER), None).unwrap();
     assert!(error_of(&at("link")).contains("symbolic link of another user"));
-    fs::write(at("file"), "nobody's").unwrap();
-    chown(at("file"), Some(NOBODY), None).unwrap();
+    fs::write(at("file"), "other user's").unwrap();
+    chown(at("file"), Some(OTHER_USER), None).unwrap();
     assert!(error_of(&at("file")).contains("belongs to another user"), "{}", error_of(&at("file")));
     // a link to a directory in the path
     symlink(own.path(), at("folder")).unwrap();
-    lchown(at("folder"), Some(NOBODY), None).unwrap();
+    lchown(at("folder"), Some(OTHER_USER), None).unwrap();
     assert!(error_of(&at("folder/victim")).contains("symbolic link of another user"));
     nix::unistd::mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
-    chown(at("fifo"), Some(NOBODY), None).unwrap();
+    chown(at("fifo"), Some(OTHER_USER), None).unwrap();
     assert!(error_of(&at("fifo")).contains("belongs to another user"));
     assert_eq!(fs::read_to_string(&victim).unwrap(), "root's");
-    assert_eq!(fs::read_to_string(at("file")).unwrap(), "nobody's");
+    assert_eq!(fs::read_to_string(at("file")).unwrap(), "other user's");
     // in a private directory they cannot have been planted
     set_mode_of(folder.path(), 0o755);
     write(&at("file"), Access::Private).unwrap();
