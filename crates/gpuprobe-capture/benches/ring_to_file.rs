@@ -10,7 +10,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use gpuprobe_analysis::Summary;
-use gpuprobe_capture::bench::{BenchCall, CALLS_AT_ONCE, Ring, thread_cpu_ns};
+use gpuprobe_capture::bench::{BenchCall, CALLS_AT_ONCE, Ring};
+use gpuprobe_capture::thread_cpu_ns;
 use gpuprobe_event::decode::MAX_STACK_WORDS;
 use gpuprobe_event::trace::{Meta, Phases, Writer};
 use gpuprobe_event::{Api, Function, catalogue};

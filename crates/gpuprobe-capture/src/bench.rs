@@ -7,7 +7,6 @@ use gpuprobe_event::{Api, Function, Space, Tgid};
 
 use crate::function_table::function_row::row;
 use crate::host::clock::Clock;
-pub use crate::host::clock::thread_cpu_ns;
 use crate::load::collect::{Collect, CountedOps};
 use crate::ring::batch::Batch;
 use crate::ring::decoder::Decoder;

@@ -310,6 +310,11 @@ impl Capture {
         self.tables.gpu_ops(ProcessFilter::All, name_of, version)
     }
 
+    /// Whether copies are counted by direction and memory.
+    pub(crate) fn counts_copies(&self) -> bool {
+        self.tables.counted.copies
+    }
+
     /// Faults and migrations of unified memory of every process, also of exited ones; empty if they are not counted.
     pub fn unified(&self) -> Result<Vec<UnifiedUse>, CaptureError> {
         self.tables.unified()

@@ -144,7 +144,7 @@ fn measure(
     command.arg((WARM_UP + rounds).to_string()).arg(CALLS_PER_ROUND.to_string());
     for mode in modes {
         let library = copy_of(copies, mode.kind)?.library(mode.prologue)?;
-        command.arg(format!("{}:{}", mode.workload.word(), library.display()));
+        command.arg(format!("{}:{}", modes::word(mode.workload), library.display()));
     }
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
         format!("cannot run {}: set TMPDIR to a folder from which programs may run", program.display())

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use gpuprobe_analysis::Target;
+use gpuprobe_capture::Workload;
 
-use super::probed_copy::{ProbeKind, STREAMED};
+use super::probed_copy::ProbeKind;
 
 /// The first instructions of the functions of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,41 +36,16 @@ impl Prologue {
     }
 }
 
-/// Which functions of the library are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Workload {
-    Count,
-    Stream,
-    Memory,
-    Launches,
-    Copies,
-    /// As `Count`, on a library that another program probes.
-    Other,
-}
-
-impl Workload {
-    /// The argument of the measured program.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Count => "count",
-            Self::Stream => "stream",
-            Self::Memory => "memory",
-            Self::Launches => "launches",
-            Self::Copies => "copies",
-            Self::Other => "other",
-        }
-    }
-
-    /// The probed functions.
-    fn functions(self) -> &'static [&'static str] {
-        match self {
-            Self::Count => &["cuCtxSynchronize"],
-            Self::Stream => &[STREAMED],
-            Self::Memory => &["cuMemAlloc_v2", "cuMemFree_v2"],
-            Self::Launches => &["cuLaunchKernel"],
-            Self::Copies => &["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemAllocHost_v2"],
-            Self::Other => &[],
-        }
+/// The argument of the measured program for the functions of a workload.
+pub(super) fn word(workload: Workload) -> &'static str {
+    match workload {
+        Workload::Count => "count",
+        // both call the same function
+        Workload::Stream | Workload::EntryCount => "stream",
+        Workload::Memory => "memory",
+        Workload::Launches => "launches",
+        Workload::Copies => "copies",
+        Workload::Other => "other",
     }
 }
 
@@ -182,7 +158,8 @@ pub(super) const TARGETS: [Target; 8] = [
 /// The functions that have probes of one kind in one library, each once.
 pub(super) fn functions_with(kind: ProbeKind, prologue: Prologue) -> BTreeSet<&'static str> {
     let modes = MODES.iter().filter(|mode| (mode.kind, mode.prologue) == (kind, prologue));
-    modes.flat_map(|mode| mode.workload.functions()).copied().collect()
+    let workloads = modes.map(|mode| mode.workload);
+    workloads.flat_map(|w| w.functions().iter().chain(w.preparation())).copied().collect()
 }
 
 /// The libraries that have probes of one kind.

@@ -7,21 +7,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use gpuprobe_capture::bench::thread_cpu_ns;
-use gpuprobe_capture::{Capture, CaptureConfig, Collect, Tier};
+use gpuprobe_capture::{
+    Capture, CaptureConfig, Collect, SeenCalls, Tier, Workload, measure_config, thread_cpu_ns,
+};
 use gpuprobe_discover::{Inspector, Library, plan};
-use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::trace::{Meta, Phases, Writer};
-use gpuprobe_event::{FunctionId, LossCause, Tgid, catalogue};
+use gpuprobe_event::{FunctionId, Tgid, catalogue};
 
-use super::modes::{Prologue, Workload, functions_with, prologues_with};
+use super::modes::{Prologue, functions_with, prologues_with};
 use crate::cmd::embedded;
 use crate::session::probes::helper_commands;
-
-/// The function whose calls are streamed.
-pub(super) const STREAMED: &str = "cuStreamSynchronize";
-/// Bytes of each memory copy of the program.
-const COPY_BYTES: u64 = 4096;
 
 /// The probes of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +61,7 @@ impl ProbeKind {
 
     /// `None` without probes of gpuprobe.
     fn config(self, tier: Option<Tier>) -> Option<CaptureConfig> {
-        // as if one program is observed and others are not
-        let config =
-            CaptureConfig { tier, only_targets: true, follow_forks: true, ..CaptureConfig::default() };
+        let config = measure_config(&CaptureConfig { tier, follow_forks: true, ..CaptureConfig::default() });
         match self {
             Self::Unprobed | Self::ByOther => None,
             Self::Empty => Some(CaptureConfig { bare: true, ..config }),
@@ -145,6 +138,7 @@ impl ProbedCopy {
         capture.wait(&[], wait);
         let begun = thread_cpu_ns();
         let batch = capture.take()?;
+        // all of them are whole: no beginnings are streamed. To look at each would add to the measured time
         self.streamed += batch.calls.len() as u64;
         if let Some(file) = &mut self.file {
             for event in batch.into_events() {
@@ -167,38 +161,7 @@ impl ProbedCopy {
         let Some(capture) = self.capture.as_mut().filter(|_| !self.kind.is_empty_probe()) else {
             return Ok(Vec::new());
         };
-        let (counts, gpu_ops) = (capture.counts()?, capture.gpu_ops()?);
-        let calls = |name: &str| -> u64 {
-            let is_it = |id| catalogue().get(id).is_some_and(|f| f.name == name);
-            counts.iter().chain(&gpu_ops.calls).filter(|row| is_it(row.function)).map(|row| row.calls).sum()
-        };
-        Ok(match workload {
-            Workload::Other => Vec::new(),
-            Workload::Count => vec![calls("cuCtxSynchronize")],
-            // records that did not fit into the ring buffer were seen too
-            Workload::Stream => vec![self.streamed + capture.losses()?.get(LossCause::RingFull)],
-            Workload::Memory => {
-                let mut seen = vec![calls("cuMemAlloc_v2"), calls("cuMemFree_v2")];
-                let (rows, _) = capture.memory()?;
-                seen.push(rows.iter().map(|row| row.allocations).sum());
-                seen.push(rows.iter().map(|row| row.frees).sum());
-                seen
-            }
-            Workload::Launches => {
-                let launched = gpu_ops.launches.iter().map(|row| row.totals.launches).sum();
-                vec![calls("cuLaunchKernel"), launched]
-            }
-            Workload::Copies if self.kind == ProbeKind::WithBytes => {
-                let bytes: u64 = counts.iter().map(|row| row.bytes).sum();
-                vec![calls("cuMemcpyHtoD_v2"), bytes / COPY_BYTES]
-            }
-            Workload::Copies => {
-                let from_pinned = gpu_ops.copies.iter().map(|row| &row.totals).filter(|totals| {
-                    totals.direction == CopyDirection::HostToDevice && totals.host == HostMemory::Pinned
-                });
-                vec![calls("cuMemcpyHtoD_v2"), from_pinned.map(|totals| totals.copies).sum()]
-            }
-        })
+        Ok(SeenCalls::read(capture, self.streamed)?.counters(workload)?)
     }
 
     /// Detaches the probes.
@@ -218,13 +181,10 @@ fn attach(capture: &mut Capture, library: &Path, kind: ProbeKind, functions: &BT
         function.filter(|f| functions.contains(f.name)).map(|f| f.id)
     };
     let (plan, _) = plan(&scan.libraries, &id);
-    let collect = |id: FunctionId| {
-        let is_streamed = catalogue().get(id).is_some_and(|f| f.name == STREAMED);
-        match kind {
-            ProbeKind::Entry => Collect::EntryCount,
-            _ if is_streamed => Collect::Stream,
-            _ => Collect::Count,
-        }
+    let collect = |id: FunctionId| match kind {
+        ProbeKind::Entry => Collect::EntryCount,
+        _ if Workload::Stream.has(id) => Collect::Stream,
+        _ => Collect::Count,
     };
     let target = plan.targets.first().context("the embedded library has no functions to probe")?;
     let attached = capture.attach(target, &collect)?;

@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use gpuprobe_discover::{FileId, Library, PlannedFunction, ProbeCost, ProbePoint, Target, offset_in_file};
-use gpuprobe_event::{Api, Class, Event, Function, LossCause, Outcome, Tgid, catalogue};
+use gpuprobe_event::{Api, Class, Event, Function, Outcome, Tgid, catalogue};
 
+use super::measure_config::measure_config;
+use super::seen_calls::SeenCalls;
+use super::workload::Workload;
 use crate::capture::Capture;
 use crate::error::CaptureError;
 use crate::host::clock::thread_cpu_ns;
@@ -29,28 +32,14 @@ const CACHE_FILL_BYTES: usize = 2 << 20;
 const COLD_CALLS: usize = 40;
 /// A larger ratio is not caused by the caches, but by other use of the machine.
 const MAX_COLDER: f64 = 4.0;
-/// The kinds of probes that are measured.
-const KINDS: usize = 5;
 /// The kinds of instruction under a probe, the cheaper one first.
 const POINTS: [ProbeCost; 2] = [ProbeCost::Emulated, ProbeCost::SingleStepped];
 
-/// For each kind, the functions that are called one after the other, by the names that they stand for.
-const MEASURED: [&[&str]; KINDS] = [
-    &["cuCtxSynchronize"],
-    &["cuLaunchKernel"],
-    &["cuMemcpyHtoD_v2"],
-    &["cuMemAlloc_v2", "cuMemFree_v2"],
-    &[ENTRY_COUNTED],
-];
-/// The function that has only an entry count.
-const ENTRY_COUNTED: &str = "cuStreamSynchronize";
+/// What is measured. The first one stands for all where only one is measured.
+const WORKLOADS: [Workload; 5] =
+    [Workload::Count, Workload::Launches, Workload::Copies, Workload::Memory, Workload::EntryCount];
 /// How many functions begin with the same kind of instruction.
 const PER_INSTRUCTION: usize = 6;
-const PLAIN: usize = 0;
-const LAUNCH: usize = 1;
-const COPY: usize = 2;
-const MEMORY: usize = 3;
-const ENTRY: usize = 4;
 
 // Twelve functions: six that begin with an instruction that the Linux kernel emulates, and six with one that it must
 // single-step. All return 0 and touch nothing.
@@ -103,80 +92,79 @@ unsafe extern "C" {
 /// With as many words as the longest list of arguments has. Functions with fewer arguments ignore the rest.
 type Measured = extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, u64, u64, u64) -> i32;
 
-/// Nanoseconds of the calling thread for each call, by kind of probe and instruction under it.
+/// Nanoseconds of the calling thread for each call, by workload and instruction under the probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeCosts {
-    ns: [[f64; POINTS.len()]; KINDS],
+    ns: [[f64; POINTS.len()]; WORKLOADS.len()],
 }
 
 impl ProbeCosts {
     /// The cost of a call of this function.
     pub fn of(&self, f: &Function, point: ProbeCost, collect: Collect) -> f64 {
-        let kind = match f.class {
-            _ if collect == Collect::EntryCount => ENTRY,
-            _ if collect == Collect::Failures => PLAIN,
-            Class::Launch | Class::GraphLaunch => LAUNCH,
-            Class::Memcpy | Class::Memset => COPY,
-            Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => MEMORY,
-            _ => PLAIN,
+        let workload = match f.class {
+            _ if collect == Collect::EntryCount => Workload::EntryCount,
+            _ if collect == Collect::Failures => Workload::Count,
+            Class::Launch | Class::GraphLaunch => Workload::Launches,
+            Class::Memcpy | Class::Memset => Workload::Copies,
+            Class::Alloc | Class::Free | Class::HostRegister | Class::HostUnregister | Class::Vmm => {
+                Workload::Memory
+            }
+            _ => Workload::Count,
         };
-        self.ns[kind][point as usize]
+        let index = WORKLOADS.iter().position(|measured| *measured == workload).unwrap_or_default();
+        self.ns[index][point as usize]
     }
 
     /// Measures the costs with probes as this configuration attaches them. Takes a second or more, mostly to load the
     /// programs and to detach the probes. On the perf tier, where the Linux kernel takes a tenth of a second to
-    /// detach each probe, only counting is measured and stands for all kinds.
+    /// detach each probe, only counting is measured and stands for all workloads.
     pub fn measure(config: &CaptureConfig, collect: Collect, helper: Command) -> Result<Self, CaptureError> {
         let config = CaptureConfig {
-            only_targets: true,
-            pause_targets: false,
             entry_counts: true,
-            device_syscalls: false,
-            hooks: Vec::new(),
+            // one process with a few functions needs only small tables
             ring_bytes: 16 << 20,
             live_entries: 1 << 12,
             count_entries: 1 << 8,
             process_entries: 1 << 8,
             launch_entries: 1 << 8,
             site_entries: 1 << 8,
-            ..config.clone()
+            ..measure_config(config)
         };
         let mut capture = Capture::open(&config, helper)?;
-        let kinds = if capture.tier() == Tier::Perf { &MEASURED[..=PLAIN] } else { &MEASURED[..] };
-        let bench = ProbeBench::of(kinds)?;
-        let entry_counted = catalogue().lookup(Api::Driver, None, ENTRY_COUNTED).map(|f| f.id);
-        let collect = |id| if Some(id) == entry_counted { Collect::EntryCount } else { collect };
+        let workloads = if capture.tier() == Tier::Perf { &WORKLOADS[..1] } else { &WORKLOADS[..] };
+        let bench = ProbeBench::of(workloads)?;
+        let collect = |id| if Workload::EntryCount.has(id) { Collect::EntryCount } else { collect };
         capture.attach(&bench.target(), &collect)?;
         capture.start_observing()?;
         capture.add_target(Tgid(std::process::id()))?;
-        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; kinds.len()];
+        let mut turns = vec![[const { Vec::new() }; POINTS.len()]; workloads.len()];
         for _ in 0..ROUNDS {
-            for (kind, turns) in turns.iter_mut().enumerate() {
+            for (workload, turns) in workloads.iter().zip(&mut turns) {
                 for (point, turns) in turns.iter_mut().enumerate() {
-                    turns.push(bench.turn(kind, point));
+                    turns.push(bench.turn(*workload, point));
                 }
             }
         }
-        let (cold_ns, hot_ns) = (bench.cold_ns(), quartile(turns[PLAIN][0][1..].to_vec()));
+        let (cold_ns, hot_ns) = (bench.cold_ns(), quartile(turns[0][0][1..].to_vec(), 1));
         let colder = if hot_ns > 0.0 { (cold_ns / hot_ns).clamp(1.0, MAX_COLDER) } else { 1.0 };
-        bench.check(&mut capture)?;
-        let of = |kind: usize, point: usize| {
-            quartile(turns.get(kind).unwrap_or(&turns[PLAIN])[point][1..].to_vec()) * colder
+        bench.check(&mut capture, workloads)?;
+        let of = |index: usize, point: usize| {
+            quartile(turns.get(index).unwrap_or(&turns[0])[point][1..].to_vec(), 1) * colder
         };
-        Ok(Self { ns: std::array::from_fn(|kind| std::array::from_fn(|point| of(kind, point))) })
+        Ok(Self { ns: std::array::from_fn(|index| std::array::from_fn(|point| of(index, point))) })
     }
 }
 
-/// The lower quartile: other load on the machine only adds to the cost.
-fn quartile(mut ns: Vec<f64>) -> f64 {
+/// The first quartile, because other load on the machine only adds to the cost, or the second one, the median.
+fn quartile(mut ns: Vec<f64>, number: usize) -> f64 {
     ns.sort_by(f64::total_cmp);
-    ns.get(ns.len() / 4).copied().unwrap_or_default()
+    ns.get(ns.len() * number / 4).copied().unwrap_or_default()
 }
 
 /// A measured function.
 #[derive(Clone, Copy, Debug)]
 struct MeasuredFunction {
-    kind: usize,
+    workload: Workload,
     point: usize,
     name: &'static str,
     /// Its index among all.
@@ -200,16 +188,15 @@ struct ProbeBench {
 }
 
 impl ProbeBench {
-    fn of(kinds: &[&[&'static str]]) -> Result<Self, CaptureError> {
+    fn of(workloads: &[Workload]) -> Result<Self, CaptureError> {
         let maps = std::fs::read("/proc/self/maps").map_err(CaptureError::HelperStart)?;
         let first = offset_in_file(&maps, &raw const gp_measured as u64);
         let first = first.ok_or(CaptureError::Missing("function to measure with"))?;
         let mut functions = Vec::new();
         for point in 0..POINTS.len() {
-            let names =
-                kinds.iter().enumerate().flat_map(|(kind, names)| names.iter().map(move |n| (kind, n)));
-            functions.extend(names.enumerate().map(|(i, (kind, name))| MeasuredFunction {
-                kind,
+            let names = workloads.iter().flat_map(|w| w.functions().iter().map(|name| (*w, name)));
+            functions.extend(names.enumerate().map(|(i, (workload, name))| MeasuredFunction {
+                workload,
                 point,
                 name,
                 slot: point * PER_INSTRUCTION + i,
@@ -242,15 +229,13 @@ impl ProbeBench {
     }
 
     /// Detaches the probes. Fails if they did not see every call, because then something else was measured.
-    fn check(&self, capture: &mut Capture) -> Result<(), CaptureError> {
+    fn check(&self, capture: &mut Capture, workloads: &[Workload]) -> Result<(), CaptureError> {
         let batch = capture.detach()?.batch;
         let is_whole = |event: &&Event| matches!(event, Event::Call(call) if call.outcome != Outcome::Begun);
-        let streamed = batch.calls.iter().filter(is_whole).count() as u64;
-        let lost = capture.losses()?.get(LossCause::RingFull);
-        let (counts, gpu_ops) = (capture.counts()?, capture.gpu_ops()?);
+        let received = batch.calls.iter().filter(is_whole).count() as u64;
+        let seen = SeenCalls::read(capture, received)?.total(workloads);
         capture.dismiss();
-        let counted: u64 = counts.iter().chain(&gpu_ops.calls).map(|row| row.calls).sum();
-        let (seen, made) = (streamed + lost + counted, ROUNDS as u64 * CALLS * self.functions.len() as u64);
+        let made = ROUNDS as u64 * CALLS * self.functions.len() as u64;
         // if beginnings are streamed as well, some of them may be lost
         if seen >= made { Ok(()) } else { Err(CaptureError::Unmeasured { seen, made }) }
     }
@@ -266,11 +251,10 @@ impl ProbeBench {
                 call();
                 thread_cpu_ns().saturating_sub(begun) as f64
             };
-            let mut ns: Vec<_> = (0..COLD_CALLS).map(|_| turn()).collect();
-            ns.sort_by(f64::total_cmp);
-            ns[COLD_CALLS / 2]
+            quartile((0..COLD_CALLS).map(|_| turn()).collect(), 2)
         };
-        let is_plain = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (PLAIN, 0);
+        let is_plain =
+            |measured: &&MeasuredFunction| (measured.workload, measured.point) == (Workload::Count, 0);
         let Some(function) = self.functions.iter().find(is_plain).map(MeasuredFunction::function) else {
             return 0.0;
         };
@@ -282,12 +266,12 @@ impl ProbeBench {
     }
 
     /// Nanoseconds per call, over one measurement.
-    fn turn(&self, kind: usize, point: usize) -> f64 {
+    fn turn(&self, workload: Workload, point: usize) -> f64 {
         const ADDRESS: u64 = 0x7000_0000;
         // the object of a kernel handle, and the memory that an allocation writes its result to
         let object = [ADDRESS; 8];
         let pointer = &raw const object as u64;
-        let is_it = |measured: &&MeasuredFunction| (measured.kind, measured.point) == (kind, point);
+        let is_it = |measured: &&MeasuredFunction| (measured.workload, measured.point) == (workload, point);
         let first_argument = |name: &str| if name.starts_with("cuMemFree") { ADDRESS } else { pointer };
         let functions: Vec<_> =
             self.functions.iter().filter(is_it).map(|f| (f.function(), first_argument(f.name))).collect();
@@ -308,17 +292,17 @@ mod tests {
 
     #[test]
     fn every_measured_function_can_be_called_and_has_its_own_slot() {
-        let bench = ProbeBench::of(&MEASURED).unwrap();
+        let bench = ProbeBench::of(&WORKLOADS).unwrap();
         let mut slots: Vec<_> = bench.functions.iter().map(|f| f.slot).collect();
         slots.dedup();
         assert_eq!(slots, (0..POINTS.len() * PER_INSTRUCTION).collect::<Vec<_>>());
         assert!(bench.functions.iter().all(|f| f.function()(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11) == 0));
         assert_eq!(bench.target().functions.len(), slots.len(), "all of them are in the catalogue");
-        assert!(bench.turn(MEMORY, 1) > 0.0);
+        assert!(bench.turn(Workload::Memory, 1) > 0.0);
     }
 
     #[test]
-    fn each_class_has_the_cost_of_its_kind_and_instruction() {
+    fn each_class_has_the_cost_of_its_workload_and_instruction() {
         use ProbeCost::{Emulated, SingleStepped};
         let costs = ProbeCosts { ns: [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0], [0.5, 5.0]] };
         let of = |name: &str, point, collect| {
