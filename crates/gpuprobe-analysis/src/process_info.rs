@@ -12,7 +12,7 @@ pub struct ProcessInfo {
     /// The pid in its own namespace, if that is a different one.
     pub ns_pid: Option<Tgid>,
     pub container: Option<Container>,
-    /// When it exited, on the clock of [`crate::Ended::forget_old`].
+    /// When it exited, on the clock of [`crate::ExitedProcesses::forget_old`].
     pub exited_at_ns: Option<u64>,
     /// The host's numbers of the GPUs that the process sees.
     pub gpus: GpuNumbers,

@@ -64,8 +64,9 @@ impl std::fmt::Debug for Capture {
 
 /// Loading, and the end of observation.
 impl Capture {
-    /// Loads the programs. Nothing is probed yet. The command starts the attach helper, see [`crate::Kept`]. No other
-    /// thread may start processes meanwhile: they would inherit the descriptors that are handed over to the helper.
+    /// Loads the programs. Nothing is probed yet. The command starts the attach helper, see [`crate::HelperServer`]. No
+    /// other thread may start processes meanwhile: they would inherit the descriptors that are handed over to the
+    /// helper.
     pub fn open(config: &CaptureConfig, helper: Command) -> Result<Self, CaptureError> {
         let tier = check(&support(), config.tier)?;
         let object = Rc::new(load(config, tier)?);

@@ -23,7 +23,7 @@ pub struct Rate {
 pub struct PredictedFunction {
     pub function: &'static str,
     pub calls_per_second: f64,
-    /// The share of one core, for each of [`WAYS`].
+    /// The share of one core, for each of [`COMMANDS`].
     #[serde(serialize_with = "by_name")]
     pub shares: [f64; COMMANDS.len()],
 }
@@ -33,9 +33,9 @@ pub struct PredictedFunction {
 pub struct PredictedProcess {
     pub pid: Tgid,
     pub name: String,
-    /// Calls of all functions that any of [`WAYS`] probes.
+    /// Calls of all functions that any of [`COMMANDS`] probes.
     pub calls_per_second: f64,
-    /// The share of one core, for each of [`WAYS`].
+    /// The share of one core, for each of [`COMMANDS`].
     #[serde(serialize_with = "by_name")]
     pub shares: [f64; COMMANDS.len()],
     /// The most expensive functions.
@@ -53,8 +53,8 @@ pub struct Prediction {
     pub processes: Vec<PredictedProcess>,
 }
 
-/// Multiplies rates by costs. `cost` returns the nanoseconds of a call for each of [`WAYS`], 0 where it has no probe.
-/// The most expensive process comes first.
+/// Multiplies rates by costs. `cost` returns the nanoseconds of a call for each of [`COMMANDS`], 0 where it has no
+/// probe. The most expensive process comes first.
 pub fn predict(
     names: &BTreeMap<Tgid, String>,
     rates: &[Rate],

@@ -22,7 +22,7 @@ pub struct CaptureConfig {
     pub phases: bool,
     /// Send a record only when a call begins: there are no return probes.
     pub entry_only: bool,
-    /// Some functions have only entry counts: see [`crate::Collect::Entries`].
+    /// Some functions have only entry counts: see [`crate::Collect::EntryCount`].
     pub entry_counts: bool,
     /// Send the stack of every call that is streamed.
     pub stacks: bool,

@@ -59,7 +59,7 @@ pub struct ProcessCallSites {
     pub live: Total,
     /// Suspects first, sorted by growth; then the others by live memory.
     pub call_sites: Vec<CallSiteMemory>,
-    /// Live memory of sites that are not listed in `places`.
+    /// Live memory of sites that are not listed in `call_sites`.
     pub other: Total,
     /// The number of these sites.
     pub other_sites: usize,

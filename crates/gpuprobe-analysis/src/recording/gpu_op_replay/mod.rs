@@ -31,7 +31,7 @@ const MOST_KERNELS: usize = 4096;
 /// Pairs of a CUDA kernel and a stream that are distinguished.
 const MOST_STREAMS: usize = 1 << 16;
 
-/// Collects [`Work`] from calls.
+/// Collects [`GpuOps`] from calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GpuOpReplay {
     kernels: HashMap<Arc<str>, CudaKernelLaunches>,

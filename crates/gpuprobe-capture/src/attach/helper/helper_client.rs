@@ -65,8 +65,8 @@ impl Patience {
 }
 
 impl HelperClient {
-    /// Starts the helper by a command that calls [`Kept::receive`] with the descriptor numbers that are added to its
-    /// arguments. `--perf` is added before them if probes are attached by perf events.
+    /// Starts the helper by a command that calls [`crate::HelperServer::receive`] with the descriptor numbers that are
+    /// added to its arguments. `--perf` is added before them if probes are attached by perf events.
     pub(crate) fn start(mut command: Command, object: &Object, tier: Tier) -> Result<Self, CaptureError> {
         if tier == Tier::Perf {
             command.arg("--perf");
