@@ -1,4 +1,7 @@
 //! Names of errno values.
+//!
+//! The table is not taken from libc or nix: it has errors that only the Linux kernel knows (from 512 on), and a trace
+//! has the same names wherever it is read.
 
 use crate::name::Name;
 

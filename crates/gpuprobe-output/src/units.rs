@@ -89,33 +89,25 @@ fn push_tenths(out: &mut String, tenths: u64) {
 
 /// A number in decimal. The standard library's formatting takes several times as long, and a line has a dozen numbers.
 pub(crate) fn push_decimal(out: &mut String, n: u64) {
-    push_digits(out, n, 10);
+    out.push_str(itoa::Buffer::new().format(n));
 }
 
 /// A signed number in decimal.
 pub(crate) fn push_signed(out: &mut String, n: i64) {
-    if n < 0 {
-        out.push('-');
-    }
-    push_decimal(out, n.unsigned_abs());
+    out.push_str(itoa::Buffer::new().format(n));
 }
 
 /// An address, a handle or flags: `0x7f00`.
 pub(crate) fn push_hex(out: &mut String, n: u64) {
     out.push_str("0x");
-    push_digits(out, n, 16);
-}
-
-/// `base` is a constant in each caller, so that the compiler turns the division into a multiplication or a shift.
-#[inline(always)]
-fn push_digits(out: &mut String, mut n: u64, base: u64) {
-    let mut digits = [0_u8; 20];
+    let mut rest = n;
+    let mut digits = [0_u8; 16];
     let mut at = digits.len();
     loop {
         at -= 1;
-        digits[at] = b"0123456789abcdef"[(n % base) as usize];
-        n /= base;
-        if n == 0 {
+        digits[at] = b"0123456789abcdef"[(rest % 16) as usize];
+        rest /= 16;
+        if rest == 0 {
             break;
         }
     }

@@ -1,4 +1,5 @@
-//! Histograms with a bucket per power of two, as the BPF side stores them.
+//! Histograms with a bucket per power of two, as the BPF side stores them. No crate is used, because the counts
+//! come as arrays with this layout.
 
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 use serde::Serialize;

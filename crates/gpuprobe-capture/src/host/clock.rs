@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// When a recording began, on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
@@ -37,7 +39,8 @@ impl Clock {
     }
 }
 
-/// How far local time is ahead of UTC at this time, in seconds.
+/// How far local time is ahead of UTC at this time, in seconds. This asks the C library, which knows the
+/// time zone already; a crate such as jiff would add a parser of time zone files for this one number.
 pub fn utc_offset_seconds(unix_seconds: f64) -> i32 {
     let time = unix_seconds as libc::time_t;
     // SAFETY: a tm of zeros is a valid one: integers and a pointer that may be null.
@@ -49,22 +52,20 @@ pub fn utc_offset_seconds(unix_seconds: f64) -> i32 {
 
 /// `CLOCK_MONOTONIC`, which `bpf_ktime_get_ns` returns.
 pub(crate) fn monotonic_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC)
+    clock_ns(ClockId::Monotonic)
 }
 
 /// `CLOCK_BOOTTIME`, on which the Linux kernel keeps the start times of processes.
 pub(crate) fn boottime_ns() -> u64 {
-    clock_ns(libc::CLOCK_BOOTTIME)
+    clock_ns(ClockId::Boottime)
 }
 
 /// CPU time of this thread.
 pub fn thread_cpu_ns() -> u64 {
-    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+    clock_ns(ClockId::ThreadCPUTime)
 }
 
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for writing; these clocks exist on every Linux.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
+fn clock_ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }

@@ -3,23 +3,24 @@
 
 use std::io;
 
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
 use super::{open_files, urgency};
 
 /// Capabilities for reading other processes and probing their libraries.
-const KEPT: [(u32, &str); 5] = [
-    (2, "CAP_DAC_READ_SEARCH"),
-    (19, "CAP_SYS_PTRACE"),
-    (38, "CAP_PERFMON"),
-    (39, "CAP_BPF"),
+const KEPT: CapabilitySet = CapabilitySet::DAC_READ_SEARCH
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::BPF)
     // to open the files that processes have mapped
-    (40, "CAP_CHECKPOINT_RESTORE"),
-];
+    .union(CapabilitySet::CHECKPOINT_RESTORE);
 /// For a perf event on a function: Linux kernels of 2025 and later require it again instead of `CAP_PERFMON`.
-const ADMIN: u32 = 21;
+const ADMIN: CapabilitySet = CapabilitySet::SYS_ADMIN;
 /// For real-time priority, if the limit does not allow it.
-const NICE: u32 = 23;
-/// The highest possible number of a capability.
-const LAST: u32 = 63;
+const NICE: CapabilitySet = CapabilitySet::SYS_NICE;
 
 /// Drops every capability that is not needed later, for this thread and the threads and processes that it starts from
 /// now on. They cannot be regained, not even by executing a program. With `perf`, keeps those that perf events on
@@ -40,75 +41,38 @@ fn give_up(perf: bool, for_children: bool) -> io::Result<()> {
     if perf {
         open_files::raise_limit();
     }
-    let is_kept = |capability: u32| {
-        is_kept(capability) || (perf && capability == ADMIN) || (nice && capability == NICE)
-    };
-    for capability in (0..=LAST).filter(|c| !is_kept(*c)) {
-        // without the privilege, or if the Linux kernel has no such capability, this fails and changes nothing
-        prctl(libc::PR_CAPBSET_DROP, u64::from(capability)).ok();
+    let kept = kept(perf, nice);
+    // also those that are newer than this program
+    let numbers = 0..u64::BITS;
+    for capability in numbers.map(|number| CapabilitySet::from_bits_retain(1 << number)) {
+        if !kept.contains(capability) {
+            // without the privilege, or if the Linux kernel has no such capability, this fails and changes nothing
+            remove_capability_from_bounding_set(capability).ok();
+        }
     }
-    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+    set_no_new_privs(true)?;
     if !for_children {
         // older kernels have no ambient capabilities
-        prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64).ok();
+        clear_ambient_capability_set().ok();
     }
-    let mut sets = capabilities()?;
-    for (half, set) in sets.iter_mut().enumerate() {
-        let of_half = (0..32).filter(|bit| is_kept(32 * half as u32 + bit));
-        let kept = of_half.fold(0, |all, bit| all | 1 << bit);
+    let had = capabilities(None)?;
+    let left = CapabilitySets {
+        effective: had.effective & kept,
+        permitted: had.permitted & kept,
         // an ambient capability is dropped with the inheritable one of its number
-        let inheritable = if for_children { set.inheritable & kept } else { 0 };
-        *set = Sets { effective: set.effective & kept, permitted: set.permitted & kept, inheritable };
-    }
-    set_capabilities(&sets)
+        inheritable: if for_children { had.inheritable & kept } else { CapabilitySet::empty() },
+    };
+    Ok(set_capabilities(None, left)?)
 }
 
 /// Whether this process has any capability. Then it must not trust files that unprivileged users can write.
 pub fn is_privileged() -> bool {
-    capabilities().is_ok_and(|sets| sets.iter().any(|half| half.permitted != 0))
+    capabilities(None).is_ok_and(|sets| !sets.permitted.is_empty())
 }
 
-fn is_kept(capability: u32) -> bool {
-    KEPT.iter().any(|(kept, _)| *kept == capability)
-}
-
-fn prctl(option: libc::c_int, value: u64) -> io::Result<()> {
-    // SAFETY: these options take numbers and no addresses.
-    let done = unsafe { libc::prctl(option, value, 0_u64, 0_u64, 0_u64) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// One half of each capability set, as the Linux kernel expects them.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sets {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
-/// The version of the layout, and the thread: 0 is the calling thread.
-#[repr(C)]
-struct Header {
-    version: u32,
-    pid: i32,
-}
-
-/// The layout of two halves of 32 bits.
-const VERSION: u32 = 0x2008_0522;
-
-fn capabilities() -> io::Result<[Sets; 2]> {
-    let (mut header, mut sets) = (Header { version: VERSION, pid: 0 }, [Sets::default(); 2]);
-    // SAFETY: this version reads the header and fills in two halves; both are valid for the call.
-    let done = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, sets.as_mut_ptr()) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(sets) }
-}
-
-fn set_capabilities(sets: &[Sets; 2]) -> io::Result<()> {
-    let mut header = Header { version: VERSION, pid: 0 };
-    // SAFETY: this version reads the header and two halves; both are valid for the call.
-    let done = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, sets.as_ptr()) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+fn kept(perf: bool, nice: bool) -> CapabilitySet {
+    let also = |needed: bool, set| if needed { set } else { CapabilitySet::empty() };
+    KEPT | also(perf, ADMIN) | also(nice, NICE)
 }
 
 #[cfg(test)]
@@ -143,21 +107,15 @@ mod tests {
         for perf in [false, true] {
             // on its own thread, because it cannot be undone
             let left = std::thread::spawn(move || {
-                let before = capabilities().unwrap();
+                let before = capabilities(None).unwrap();
                 drop_privileges(perf).unwrap();
-                (before, capabilities().unwrap())
+                (before, capabilities(None).unwrap())
             });
             let (before, after) = left.join().unwrap();
-            for capability in 0..=LAST {
-                let (half, bit) = (capability as usize / 32, 1 << (capability % 32));
-                let had = before[half].permitted & bit != 0;
-                let has = after[half].permitted & bit != 0;
-                let kept = is_kept(capability)
-                    || (perf && capability == ADMIN)
-                    || (!urgency::raise_limit() && capability == NICE);
-                assert_eq!(has, had && kept, "capability {capability}");
-            }
-            assert_eq!(after.map(|half| half.inheritable), [0, 0]);
+            let kept = kept(perf, !urgency::raise_limit());
+            assert_eq!(after.permitted, before.permitted & kept);
+            assert_eq!(after.effective, before.effective & kept);
+            assert!(after.inheritable.is_empty());
         }
     }
 }

@@ -123,10 +123,8 @@ pub fn install_seccomp_filter() -> io::Result<bool> {
 }
 
 fn install(flags: libc::c_ulong) -> io::Result<bool> {
-    // SAFETY: takes numbers and no addresses. Without it, or a capability, no filter is taken.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1_u64, 0_u64, 0_u64, 0_u64) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // without it, or a capability, no filter is taken
+    rustix::thread::set_no_new_privs(true)?;
     let mut program = program();
     let length = u16::try_from(program.len()).map_err(io::Error::other)?;
     let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };

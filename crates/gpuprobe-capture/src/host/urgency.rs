@@ -1,8 +1,11 @@
 //! Real-time priority for short moments. Processes that wait for us in the kernel share the CPUs with us, and an
-//! ordinary process that wakes up may have to wait for milliseconds each time.
+//! ordinary process that wakes up may have to wait for milliseconds each time. The policy is set with libc, because rustix has
+//! no call for it.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The lowest real-time priority.
 const LOWEST: libc::c_int = 1;
@@ -64,15 +67,10 @@ fn schedule(policy: libc::c_int, sched_priority: libc::c_int) {
 /// Raises the limit so that this process can get real-time priority without a capability. Returns whether that
 /// worked.
 pub(crate) fn raise_limit() -> bool {
-    let wanted = LOWEST as libc::rlim_t;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is valid for writing during the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_RTPRIO, &raw mut limit) } != 0 {
-        return false;
-    }
-    let raised = libc::rlimit { rlim_cur: limit.rlim_cur.max(wanted), rlim_max: limit.rlim_max.max(wanted) };
-    // SAFETY: the struct is valid for reading during the call.
-    unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &raw const raised) == 0 }
+    let at_least = |limit: Option<u64>| limit.map(|limit| limit.max(LOWEST as u64));
+    let limit = getrlimit(Resource::Rtprio);
+    let raised = Rlimit { current: at_least(limit.current), maximum: at_least(limit.maximum) };
+    setrlimit(Resource::Rtprio, raised).is_ok()
 }
 
 #[cfg(test)]

@@ -115,8 +115,7 @@ impl Ring {
         };
         // SAFETY: the Linux kernel has just made it, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: asks for a number.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let page = rustix::param::page_size();
         // SAFETY: a new mapping at an address that the Linux kernel chooses; unmapped in `drop`.
         let base = unsafe {
             libc::mmap(

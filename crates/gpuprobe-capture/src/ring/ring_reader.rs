@@ -2,13 +2,14 @@
 
 use std::cell::RefCell;
 use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Call, ProcessChange, ProcessEvent};
 use libbpf_rs::{Iter, IterOpts, Object, RingBuffer, RingBufferBuilder};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backlog::Backlog;
 use super::batch::Batch;
@@ -168,11 +169,8 @@ fn ring(
 
 /// Waits until one of the descriptors is readable. Being interrupted counts as waking up.
 fn wait(descriptors: &[BorrowedFd<'_>], timeout: Duration) {
-    let mut polls: Vec<libc::pollfd> = descriptors
-        .iter()
-        .map(|fd| libc::pollfd { fd: fd.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 })
-        .collect();
-    let milliseconds = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: the array is valid for its length during the call.
-    unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, milliseconds) };
+    let mut polls: Vec<_> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    // a time that does not fit is as good as no limit
+    let timeout = Timespec::try_from(timeout).ok();
+    poll(&mut polls, timeout.as_ref()).ok();
 }

@@ -1,6 +1,9 @@
 //! Reads the few parts of an ELF file that discovery needs. Each is read separately: libcuda has 100 MB, its tables
 //! less than one. Everything is checked against the file's size before it is used. Files are not mapped, because a
 //! process that truncates its file would then kill this program.
+//!
+//! Of the crate object only the types are used, not its reader: that wants the whole file in memory or keeps all it
+//! has read, and has no limit for the length of a name.
 
 use object::LittleEndian as LE;
 use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};

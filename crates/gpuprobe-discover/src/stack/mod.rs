@@ -1,4 +1,7 @@
 //! Unwinds copied user stacks into return addresses, and resolves the addresses to functions and source lines.
+//!
+//! gimli parses the unwind information, but the unwinder is our own: crates such as framehop want whole sections in
+//! memory, and here the bytes that are read for one stack have a limit.
 
 mod address_space;
 mod registers;

@@ -1,4 +1,7 @@
 //! Parses hook files, which are TOML. Errors name the line and what would be right.
+//!
+//! Positions are the spans of the toml crate. serde's derived parsers are not used: their messages do not say what
+//! would be right, and which keys are allowed depends on other keys.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! Writes events as JSON lines. Written by hand into one buffer, because this is the cost of every recorded call.
+//! Writes events as JSON lines. Events are written by hand into one buffer and not by serde_json, because this is the
+//! cost of every recorded call.
 
 use std::io::{self, Write};
 

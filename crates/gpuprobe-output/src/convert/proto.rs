@@ -1,5 +1,6 @@
-//! Writes protocol buffers: only the few field types that are needed, appended to one buffer without generated code or
-//! an intermediate tree.
+//! Writes protocol buffers: only the few field types that are needed, appended to one buffer.
+//!
+//! A crate such as prost is not used: it needs generated code, and every message as a tree before it is written.
 
 /// A varint field.
 pub(super) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {

@@ -1,4 +1,7 @@
 //! Parsers for option values: times, sizes, permissions, addresses and limits.
+//!
+//! Crates such as humantime and bytesize are not used: only a few units are allowed here, `M` is 1024 * 1024, and each
+//! error gives an example of a right value.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;

@@ -5,12 +5,14 @@
 //! it exits only after everything is detached.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use libbpf_rs::Object;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::attach::helper::request::{Probes, Request, parse_answer};
 use crate::error::CaptureError;
@@ -225,27 +227,24 @@ fn has_something(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     loop {
         let rest = until.saturating_duration_since(Instant::now());
-        let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let milliseconds = i32::try_from(rest.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: one entry, valid during the call.
-        let ready = unsafe { libc::poll(&raw mut polled, 1, milliseconds) };
-        // a signal interrupts the wait, but is no answer
-        if ready >= 0 || rest.is_zero() {
-            return ready > 0;
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let timeout = Timespec::try_from(rest).ok();
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(ready) => return ready > 0,
+            Err(_) if rest.is_zero() => return false,
+            // a signal interrupts the wait, but is no answer
+            Err(_) => {}
         }
     }
 }
 
 /// A copy of a descriptor that child processes inherit. To be closed once the command has been started.
 fn inheritable(fd: BorrowedFd<'_>) -> Result<OwnedFd, CaptureError> {
-    const NOT_STANDARD: libc::c_int = 3;
-    // SAFETY: the descriptor is open; the call makes another one or fails.
-    let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD, NOT_STANDARD) };
-    if copy < 0 {
-        return Err(CaptureError::HelperStart(io::Error::last_os_error()));
-    }
-    // SAFETY: the Linux kernel has just made it, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+    const NOT_STANDARD: RawFd = 3;
+    let failed = |error: Errno| CaptureError::HelperStart(error.into());
+    let copy = fcntl_dupfd_cloexec(fd, NOT_STANDARD).map_err(failed)?;
+    fcntl_setfd(&copy, FdFlags::empty()).map_err(failed)?;
+    Ok(copy)
 }
 
 #[cfg(test)]
