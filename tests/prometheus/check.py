@@ -256,7 +256,7 @@ def dashboard(check, prometheus, start, end):
     for title, query, instant in queries.of_dashboard(DASHBOARD):
         check(f"dashboard: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
         # the ledger program launches no graphs
-        if "(ended_)?" in query and title != "Graphs":
+        if "(exited_)?" in query and title != "Graphs":
             check(f"dashboard, short processes: {title}", is_seen, prometheus, query, instant, [SHORT], start, end)
 
 

@@ -35,7 +35,7 @@ def of_rules(path):
 def metrics_of(query):
     """The metrics that a query uses; a histogram by its family name."""
     bare = LISTS.sub("", RECORDED.sub("", TEXT.sub("", query)))
-    both = {names.replace("(ended_)?", ended) for names in NAMES.findall(query) for ended in ("", "ended_")}
+    both = {names.replace("(exited_)?", ended) for names in NAMES.findall(query) for ended in ("", "exited_")}
     return {stem(name) for name in METRIC.findall(bare)} | {stem(name) for name in both}
 
 

@@ -101,8 +101,14 @@ causes! {
 }
 
 impl LossCause {
-    /// The inverse of [`LossCause::as_str`].
+    /// The inverse of [`LossCause::as_str`]; also knows the names of trace formats 1 and 2.
     pub fn from_name(name: &str) -> Option<Self> {
+        let name = match name {
+            "work_full" => "gpu_ops_full",
+            "unread_work" => "unread_gpu_op",
+            "gone_before_attach" => "exited_before_attach",
+            name => name,
+        };
         Self::ALL.iter().copied().find(|c| c.as_str() == name)
     }
 

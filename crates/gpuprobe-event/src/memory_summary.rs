@@ -50,6 +50,7 @@ pub struct MemorySummary {
     /// Frees of unknown addresses, such as memory allocated before the recording. Freeing NULL is not counted.
     pub unknown_frees: u64,
     /// Memory that was freed with its context.
+    #[serde(alias = "freed_by_context")]
     pub freed_with_context: Total,
     /// Memory that was live when its process exited or executed another program, by kind: the NVIDIA driver frees it.
     pub freed_by_exit: Vec<MemoryAmount>,

@@ -48,7 +48,7 @@ pub(super) fn memory_figures(all: &mut AllFigures, memory: &MemorySummary) {
     };
     add("allocated", memory.allocated);
     add("freed", memory.freed);
-    add("freed by context", memory.freed_with_context);
+    add("freed with context", memory.freed_with_context);
     all.add("replaced", "allocations", memory.replaced.count);
     all.add("replaced", "bytes", memory.replaced.bytes);
     all.add("failed", "allocations", memory.failed_allocations);

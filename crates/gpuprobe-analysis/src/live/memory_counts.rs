@@ -10,6 +10,7 @@ pub struct GpuMemory {
     /// `None` where the GPU is not known.
     pub gpu: Option<Gpu>,
     /// The kind, and how much of it is live.
+    #[serde(flatten)]
     pub amount: MemoryAmount,
 }
 

@@ -76,7 +76,8 @@ GP_GLOBAL_FUNC int find_stream(const struct gp_call *call, __u64 stream)
 	if (!call)
 		return 0;
 	key = key_of(call, stream);
-	return row_of(&streams, &stream_rows, &unused_streams, &gp_stream_rows_used, &key, GP_LOSS_GPU_OPS_FULL);
+	return row_of(&streams, &stream_rows, &unused_streams, &gp_stream_rows_used, &key,
+		      GP_LOSS_GPU_OPS_FULL);
 }
 
 static __always_inline struct gp_stream *stream_row(__u32 number)

@@ -62,7 +62,7 @@ GP_GLOBAL_FUNC __u32 change_physical(struct gp_call *call, __u64 instance, __u64
 }
 
 /* The memory that a call ended. */
-struct freed_with_context_memory {
+struct released_memory {
 	__u64 bytes;
 	__u64 allocations;
 	__u32 device;
@@ -72,7 +72,7 @@ struct freed_with_context_memory {
 
 /* Drops references or mappings. Dropping the last one ends the memory. */
 static __always_inline void drop_uses(struct gp_process_key process, __u64 id, __u64 uses,
-				      struct freed_with_context_memory *ended)
+				      struct released_memory *ended)
 {
 	struct gp_physical *memory = bpf_map_lookup_elem(&physical, &id);
 	__u64 bytes;
@@ -92,7 +92,7 @@ static __always_inline void drop_uses(struct gp_process_key process, __u64 id, _
 	ended->site = site;
 }
 
-static __always_inline void annotate_release(struct gp_call *call, const struct freed_with_context_memory *ended)
+static __always_inline void annotate_release(struct gp_call *call, const struct released_memory *ended)
 {
 	call->bytes = ended->bytes;
 	if (ended->bytes) {
@@ -263,7 +263,7 @@ GP_OWN_FRAME void end_release(struct gp_call *call, bool failed)
 		 * nothing uses it any more. If two threads see this, the one that deletes the entry
 		 * accounts for it.
 		 */
-		struct freed_with_context_memory ended = {
+		struct released_memory ended = {
 		    .bytes = memory->bytes, .allocations = 1, .device = memory->device, .site = memory->site};
 
 		if (bpf_map_delete_elem(&physical, &id))
@@ -313,7 +313,7 @@ struct unmapping {
 	struct gp_process_key process;
 	__u64 from;
 	__u64 to;
-	struct freed_with_context_memory ended;
+	struct released_memory ended;
 };
 
 static long unmap_one(__u64 step, struct unmapping *unmapping)

@@ -113,3 +113,18 @@ fn unknown_words_are_read_as_unknown() {
     }
     assert_eq!(copy(r#","kind":"D2D","size":5"#).host, HostMemory::Nothing);
 }
+
+#[test]
+fn fields_and_losses_of_earlier_formats_are_read_by_their_earlier_names() {
+    let ended = |fields| of_format(2, "cuCtxDestroy_v2", fields).effect;
+    let expected = Effect::ContextEnd(vec![amount(Space::Device, 1, 8)]);
+    assert_eq!(ended(r#","ended":{"device":[1,8]}"#), expected);
+    assert_eq!(ended(r#","freed_with_context":{"device":[1,8]}"#), expected);
+    for (earlier, now) in [
+        ("work_full", LossCause::GpuOpsFull),
+        ("unread_work", LossCause::UnreadGpuOp),
+        ("gone_before_attach", LossCause::ExitedBeforeAttach),
+    ] {
+        assert_eq!(LossCause::from_name(earlier), Some(now));
+    }
+}

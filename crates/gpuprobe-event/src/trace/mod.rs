@@ -13,7 +13,7 @@ pub use read::{Line, ReadError, Reader};
 pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
 
 /// The format that this version writes, and the newest that it reads.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// The first line: where and how the trace was recorded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -68,7 +68,7 @@ pub(crate) struct DaemonArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) hooks: Vec<PathBuf>,
     /// Also count the calls of functions that match this glob and are not counted otherwise, such as cudaGetDevice:
-    /// only their entries, without times and errors, at two thirds of the cost (repeatable)
+    /// only their entries, without times and errors, at about half the cost (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) calls_only: Vec<String>,
     /// Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports

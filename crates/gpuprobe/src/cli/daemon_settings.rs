@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_file_sets_what_the_command_line_does_not() {
-        let text = "# all kinds of values\nmetrics_addr = \"127.0.0.1:1\"\nrefresh = 0.5\nmax-ended = 0x10\n\
+        let text = "# all kinds of values\nmetrics_addr = \"127.0.0.1:1\"\nrefresh = 0.5\nmax-exited = 0x10\n\
                     memleak = true\ncudatrace = false\npath = [\"/a b\", \"/c\"]\npid = 7\nattach = \"multi\"\n";
         let all = with_file(text, &[]).unwrap();
         assert_eq!((all.metrics_addr.port(), all.refresh), (1, Duration::from_millis(500)));

@@ -25,7 +25,7 @@ pub(crate) struct TraceArgs {
     /// Print no times in front of lines
     #[arg(short = 't', long = "no-time")]
     pub(crate) no_time: bool,
-    /// Only the start of calls: no return probes, so no results and no durations, at two thirds of the cost
+    /// Only the start of calls: no return probes, so no results and no durations, at about half the cost
     #[arg(short = 'r', long = "entries", conflicts_with_all = ["errors_only", "min_duration"])]
     pub(crate) entries: bool,
     /// The classic form: one line when a call starts and one when it returns

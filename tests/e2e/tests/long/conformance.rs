@@ -24,7 +24,7 @@ const QUANTITIES: [&str; 32] = [
     "failed launches by kernel",
     "freed",
     "freed by call site",
-    "freed by context",
+    "freed with context",
     "gaps",
     "graphs",
     "latency",

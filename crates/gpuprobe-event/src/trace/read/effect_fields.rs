@@ -111,6 +111,9 @@ fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
     list.iter().take(most::ENTRIES).filter_map(part).collect()
 }
 
+/// Fields of format 3 and their names in formats 1 and 2.
+const EARLIER_FIELDS: [(&str, &str); 2] = [("live", "held"), ("freed_with_context", "ended")];
+
 /// The number of allocations and the bytes by kind.
 pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
     let kind = |(kind, json): (&str, &Json<'_>)| {
@@ -118,7 +121,8 @@ pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
         let kind = Space::from_word(kind);
         Some(MemoryAmount { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
-    let kinds = object.get(field).and_then(Json::as_object);
+    let earlier = EARLIER_FIELDS.iter().find(|(now, _)| *now == field).and_then(|(_, name)| object.get(name));
+    let kinds = object.get(field).or(earlier).and_then(Json::as_object);
     kinds.into_iter().flat_map(Object::iter).take(most::ENTRIES).filter_map(kind).collect()
 }
 
