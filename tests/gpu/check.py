@@ -175,7 +175,7 @@ def torch_call_sites(calls, _end, ledger, compare):
 def suspects(report, ledger):
     reported = [p for process in said(report)["processes"] if process["pid"] == ledger["pid"] for p in process["call_sites"]]
     for p in reported:
-        print(f"{p['verdict']:14} {p['place']}: {p['reason']}")
+        print(f"{p['verdict']:14} {p['call_site']}: {p['reason']}")
     compare = Comparison()
     suspected = [p["function"].split("(")[0] for p in reported if p["verdict"] == "leak_suspect"]
     compare.equal("suspects, by growth", suspected, [p["function"] for p in ledger["call_sites"] if p["leaks"]])

@@ -124,7 +124,7 @@ int main(int argc, char **argv)
 			step->run(round);
 		usleep(pause * 1000);
 	}
-	printf("{\"pid\":%d,\"places\":[", (int)getpid());
+	printf("{\"pid\":%d,\"call_sites\":[", (int)getpid());
 	for (const Ledger *ledger : all) {
 		printf("%s{\"function\":\"%s\",\"leaks\":%s,\"live\":%zu,\"live_bytes\":%zu,\"allocations\":%zu,\"frees\":%zu}",
 		       comma, ledger->function, ledger->leaks ? "true" : "false", ledger->live, ledger->live_bytes,

@@ -115,7 +115,7 @@ fn gpu_ops() -> GpuOps {
 #[test]
 fn the_summary_of_launches_copies_and_gaps() {
     let text = summary(
-        &SummaryReport { gpu_ops: gpu_ops(), advice: advice(), ..SummaryReport::default() },
+        &SummaryReport { gpu_ops(), advice: advice(), ..SummaryReport::default() },
         Fit::Terminal,
     );
     check("summary_gpu_ops.txt", &text);
@@ -131,7 +131,7 @@ fn names_of_kernels_are_complete_in_a_file() {
     let name = format!("void gemm<{}>(float*)", "float, ".repeat(40));
     gpu_ops.kernels[0].kernel = name.clone();
     gpu_ops.kernels[1].kernel = "k".repeat(10_000);
-    let report = SummaryReport { gpu_ops: gpu_ops, ..SummaryReport::default() };
+    let report = SummaryReport { gpu_ops, ..SummaryReport::default() };
     let (file, terminal) = (summary(&report, Fit::File), summary(&report, Fit::Terminal));
     assert!(file.contains(&name) && !terminal.contains(&name));
     let longest = file.lines().map(|line| line.chars().count()).max();
@@ -146,7 +146,7 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
     let text =
-        summary(&SummaryReport { gpu_ops: gpu_ops.clone(), ..SummaryReport::default() }, Fit::Terminal);
+        summary(&SummaryReport { gpu_ops.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with realistic numbers all lines fit
     for kernel in gpu_ops.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
@@ -157,7 +157,7 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
         (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
     }
     let text = summary(
-        &SummaryReport { gpu_ops: gpu_ops, advice: advice(), ..SummaryReport::default() },
+        &SummaryReport { gpu_ops, advice: advice(), ..SummaryReport::default() },
         Fit::Terminal,
     );
     let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();

@@ -158,7 +158,7 @@ fn memory(process: ProcessKey, device: LiveTotals) -> ProcessMemory {
     live[Space::Device as usize] = device;
     ProcessMemory {
         process,
-        live: live,
+        live,
         allocated_bytes: 24_000_000,
         freed_bytes: 24_000_000 - device.live_bytes,
         allocations: 3,
@@ -206,7 +206,7 @@ fn on_two_gpus(process: ProcessKey) -> (Vec<ContextMemory>, Vec<HostGpu>) {
         let live_allocations = u64::from(gpu == 0);
         live[Space::Device as usize] =
             LiveTotals { live_bytes: 8_000_000 * live_allocations, live_allocations };
-        ContextMemory { process, gpu: Some(gpu), live: live }
+        ContextMemory { process, gpu: Some(gpu), live }
     };
     let gpu = |index: u8, uuid| HostGpu {
         index,
