@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * two_events OBJECT LIBRARY [both|entry FUNCTION...]: probes eleven functions of a CUDA runtime, two events per
- * call, and prints a line for each; or attaches empty probes to entry and return, or to the entry only, of the
- * given functions. Prints `ready` on stderr, and the number of events after SIGINT. It exists only to compare
- * gpuprobe with it.
+ * two_events OBJECT LIBRARY [both|entry FUNCTION...]: probes eleven functions of a CUDA runtime, two events
+ * per call, and prints a line for each; or attaches empty probes to entry and return, or to the entry only,
+ * of the given functions. Prints `ready` on stderr, and the number of events after SIGINT. It exists only to
+ * compare gpuprobe with it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -90,7 +90,7 @@ static unsigned long offset_of(Elf *elf, const char *name)
 }
 
 static int attach_empty_probes(struct bpf_object *object, const char *library, const char *ends, int count,
-			  char **names)
+			       char **names)
 {
 	int at_both = !strcmp(ends, "both");
 	struct bpf_program *program =

@@ -267,7 +267,7 @@ impl Capture {
         Ok(losses)
     }
 
-    /// Calls of every process and function, without the calls that [`Capture::work`] counts.
+    /// Calls of every process and function, without the calls that [`Capture::gpu_ops`] counts.
     pub fn counts(&self) -> Result<Vec<CallCounts>, CaptureError> {
         self.tables.counts()
     }

@@ -115,7 +115,7 @@ fn gpu_ops() -> GpuOps {
 #[test]
 fn the_summary_of_launches_copies_and_gaps() {
     let text = summary(
-        &SummaryReport { gpu_ops(), advice: advice(), ..SummaryReport::default() },
+        &SummaryReport { gpu_ops: gpu_ops(), advice: advice(), ..SummaryReport::default() },
         Fit::Terminal,
     );
     check("summary_gpu_ops.txt", &text);
@@ -146,7 +146,7 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
     let text =
-        summary(&SummaryReport { gpu_ops.clone(), ..SummaryReport::default() }, Fit::Terminal);
+        summary(&SummaryReport { gpu_ops: gpu_ops.clone(), ..SummaryReport::default() }, Fit::Terminal);
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with realistic numbers all lines fit
     for kernel in gpu_ops.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
@@ -156,10 +156,8 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
     for copy in &mut gpu_ops.copies {
         (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
     }
-    let text = summary(
-        &SummaryReport { gpu_ops, advice: advice(), ..SummaryReport::default() },
-        Fit::Terminal,
-    );
+    let text =
+        summary(&SummaryReport { gpu_ops, advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
     let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();
     assert!(long.is_empty(), "{long:#?}");
 }

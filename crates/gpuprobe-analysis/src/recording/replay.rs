@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn memory_from_before_the_trace_is_in_the_curve() {
         let live = vec![MemoryAmount { kind: Space::Device, allocations: 1, bytes: 1 << 20 }];
-        let start = ProcessEvent { live: live, ..process(ProcessChange::Start, 10, None) };
+        let start = ProcessEvent { live, ..process(ProcessChange::Start, 10, None) };
         let mut replay = Replay::default();
         replay.feed(Event::Process(start));
         let report = replay.finish(None);

@@ -241,7 +241,7 @@ mod tests {
     fn a_trace_can_start_with_live_memory() {
         let kind = |allocations, bytes| MemoryAmount { kind: Space::Device, allocations, bytes };
         let live = vec![kind(2, 150), kind(1, 50)];
-        let start = ProcessEvent { live: live, ..process(ProcessChange::Start, 5, None) };
+        let start = ProcessEvent { live, ..process(ProcessChange::Start, 5, None) };
         let events = [Event::Process(start), call_event(free(0x10, Some(100), 30))];
         assert_eq!(fed(events), [(Level::Live, 5, 200), (Level::Live, 1030, 100)]);
     }

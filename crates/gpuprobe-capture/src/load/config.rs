@@ -48,7 +48,7 @@ pub struct CaptureConfig {
     pub bare: bool,
     /// Give functions that may be detached their own links, so that each can be detached alone.
     pub detachable: bool,
-    /// Pause targets while libraries are mapped, until [`crate::Batch::holds`] has been answered.
+    /// Pause targets while libraries are mapped, until [`crate::Batch::paused`] has been answered.
     pub pause_targets: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
     pub ring_bytes: u32,

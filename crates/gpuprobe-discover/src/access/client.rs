@@ -17,7 +17,7 @@ use super::wire::{Fields, Request};
 /// The reader process, if one is configured. It is a global because files are read in many parts of the crate.
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
 
-/// From now on, reader processes read the files. `starter` must call [`start_readers`]. It is run once, now, because
+/// From now on, reader processes read the files. `starter` must call [`crate::start_readers`]. It is run once, now, because
 /// the program may lose the right to execute others later.
 pub fn read_files_by(starter: Command) -> io::Result<()> {
     let mut starter = Starter::new(starter)?;

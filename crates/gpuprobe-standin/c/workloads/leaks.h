@@ -8,8 +8,8 @@
  *   --pace MS       (0) sleeps after each round
  *   --wait          prints {"pid","ready"} and waits for a line before its first call
  *
- * At each pause and at the end it prints {"ledger","snapshot","pid","threads","rounds","call_sites":[...]}. An
- * entry of "call_sites" is a call site. It has the "function" that calls the runtime or the driver and its
+ * At each pause and at the end it prints {"ledger","snapshot","pid","threads","rounds","call_sites":[...]}.
+ * An entry of "call_sites" is a call site. It has the "function" that calls the runtime or the driver and its
  * "line", a function on the stack that leads to it ("through"), "leaks", and "live", "live_bytes",
  * "allocations", "allocated_bytes", "frees", "freed_bytes".
  */
@@ -127,8 +127,9 @@ inline void print_ledger(const Options &options, const char *ledger, unsigned lo
 {
 	const char *comma = "";
 
-	printf("{\"ledger\":\"%s\",\"snapshot\":%lu,\"pid\":%d,\"threads\":%lu,\"rounds\":%lu,\"call_sites\":[",
-	       ledger, snapshot, (int)getpid(), options.threads, rounds);
+	printf(
+	    "{\"ledger\":\"%s\",\"snapshot\":%lu,\"pid\":%d,\"threads\":%lu,\"rounds\":%lu,\"call_sites\":[",
+	    ledger, snapshot, (int)getpid(), options.threads, rounds);
 	for (const CallSite *call_site : CallSite::all()) {
 		call_site->print(comma);
 		comma = ",";

@@ -24,7 +24,7 @@ fn memory(process: ProcessKey) -> ProcessMemory {
     live[Space::Pinned as usize] = LiveTotals { live_bytes: 4096, live_allocations: 1 };
     ProcessMemory {
         process,
-        live: live,
+        live,
         allocated_bytes: 8192,
         freed_bytes: 4096,
         allocations: 2,
@@ -252,7 +252,7 @@ fn memory_is_listed_by_the_gpus_of_the_host_if_these_are_known() {
     };
     let some = |n: u64| LiveTotals { live_bytes: 100 * n, live_allocations: n };
     let none = LiveTotals::default();
-    let context = |tgid, gpu, live| ContextMemory { process: key(tgid), gpu, live: live };
+    let context = |tgid, gpu, live| ContextMemory { process: key(tgid), gpu, live };
     let row = |tgid, device| ProcessMemory { live: by_kind(device, none), ..memory(key(tgid)) };
     let allocation = |tgid, gpu| Allocation {
         process: key(tgid),
