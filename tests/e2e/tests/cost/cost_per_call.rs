@@ -133,7 +133,11 @@ fn another_tracer_is_measured_and_stopped() {
     let hook = "[[hook]]\nlibrary = \"measured*\"\nfunction = \"cuCtxSynchronize\"\n";
     fs::write(&hooks, hook).unwrap_or_else(|e| panic!("{e}"));
     let trace = format!("{program} trace --json --hooks {hooks} -p $GPUPROBE_LIBRARY -e cuCtxSynchronize");
-    let other = format!("trap 'echo >{interrupted}' INT; {trace} >/dev/null");
+    // the tests may run in the background of a script, where SIGINT is ignored and a shell cannot trap it
+    let script = shown(folder.path().join("other.sh"));
+    fs::write(&script, format!("trap 'echo >{interrupted}' INT; {trace} >/dev/null\n"))
+        .unwrap_or_else(|e| panic!("{e}"));
+    let other = format!("exec env --default-signal=INT sh {script}");
     let words = ["--json", "--attach", "multi", "--rounds", "3", "--beside", &other];
     let finished = finish_within(LIMIT, &mut bench(&words));
     assert_eq!(finished.status, 0, "{}", finished.stderr);

@@ -313,7 +313,7 @@ fn one_feature_has_its_own_metrics_and_no_others() {
     let copies = ["copies_total", "copy_bytes_total", "copy_host_bytes_total", "copy_seconds_total"];
     let launches = ["kernel_launches_total", "stream_gap_longest_seconds", "stream_gap_seconds"];
     let memory =
-        ["allocated_bytes_total", "ended_allocations_total", "ended_bytes_total", "freed_bytes_total"]
+        ["allocated_bytes_total", "freed_with_context_allocations_total", "freed_with_context_bytes_total", "freed_bytes_total"]
             .iter()
             .chain(&["leak_suspects", "live_allocations", "live_bytes", "peak_bytes", "replaced_total"])
             .chain(&[
