@@ -295,7 +295,7 @@ def driver(check, kind):
     # of so many functions, some exist only while the kernel boots
     calls = check.trace([
         f"{HOOKS}:25: hook no_such_hook: not probed: {NOT_THERE}",
-        f"{HOOKS}:33: hook no:such_tracepoint: not probed: the kernel has no such tracepoint: its module is not loaded, "
+        f"{HOOKS}:33: hook no:such_tracepoint: not probed: the Linux kernel has no such tracepoint: its module is not loaded, "
         "or this kernel calls it otherwise (/sys/kernel/tracing/available_events lists those there are)",
         f"nvidia_standin_inlined: not probed: {NOT_THERE}",
     ], exactly=kind != "session")

@@ -312,16 +312,15 @@ fn families(metrics: &Metrics) -> BTreeSet<String> {
 fn one_feature_has_its_own_metrics_and_no_others() {
     let copies = ["copies_total", "copy_bytes_total", "copy_host_bytes_total", "copy_seconds_total"];
     let launches = ["kernel_launches_total", "stream_gap_longest_seconds", "stream_gap_seconds"];
-    let memory =
-        ["allocated_bytes_total", "freed_with_context_allocations_total", "freed_with_context_bytes_total", "freed_bytes_total"]
-            .iter()
-            .chain(&["leak_suspects", "live_allocations", "live_bytes", "peak_bytes", "replaced_total"])
-            .chain(&[
-                "site_live_allocations",
-                "site_live_bytes",
-                "sites_not_followed",
-                "unknown_frees_total",
-            ]);
+    let memory = [
+        "allocated_bytes_total",
+        "freed_with_context_allocations_total",
+        "freed_with_context_bytes_total",
+        "freed_bytes_total",
+    ]
+    .iter()
+    .chain(&["leak_suspects", "live_allocations", "live_bytes", "peak_bytes", "replaced_total"])
+    .chain(&["site_live_allocations", "site_live_bytes", "sites_not_followed", "unknown_frees_total"]);
     let memory: Vec<String> = memory.map(|name| format!("memory_{name}")).collect();
     let memory: Vec<&str> = memory.iter().map(String::as_str).collect();
     let features = [

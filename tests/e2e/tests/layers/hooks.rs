@@ -299,8 +299,10 @@ fn missing_hooks_are_reported_and_harmless() {
     assert!(end.skipped.iter().any(|line| line.starts_with(&missing)), "{missing}: {:?}", end.skipped);
     let nowhere = format!("{}hook f: no library libnowhere.so* has it yet", at(first + 4));
     assert!(end.skipped.contains(&nowhere), "{nowhere}: {:?}", end.skipped);
-    let function = format!("{}hook no_such_function: not probed: the kernel has no such", at(first + 8));
-    let tracepoint = format!("{}hook no:such_tracepoint: not probed: the kernel has no such", at(first + 12));
+    let function =
+        format!("{}hook no_such_function: not probed: the Linux kernel has no such", at(first + 8));
+    let tracepoint =
+        format!("{}hook no:such_tracepoint: not probed: the Linux kernel has no such", at(first + 12));
     for reported in [function, tracepoint] {
         assert!(end.skipped.iter().any(|line| line.starts_with(&reported)), "{reported}: {:?}", end.skipped);
     }

@@ -42,7 +42,7 @@ pub(crate) fn attach(links: &mut Vec<BpfLink>, main: &Object, hooks: &[Tracepoin
     unprobed
 }
 
-const NOT_THERE: &str = "the kernel has no such tracepoint: its module is not loaded, or this kernel has another name for it \
+const NOT_THERE: &str = "the Linux kernel has no such tracepoint: its module is not loaded, or this kernel has another name for it \
                          (/sys/kernel/tracing/available_events lists all tracepoints)";
 
 fn link(object: &Object, program: ProgramName, name: &str) -> io::Result<BpfLink> {
