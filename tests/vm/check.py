@@ -296,7 +296,7 @@ def driver(check, kind):
     calls = check.trace([
         f"{HOOKS}:25: hook no_such_hook: not probed: {NOT_THERE}",
         f"{HOOKS}:33: hook no:such_tracepoint: not probed: the Linux kernel has no such tracepoint: its module is not loaded, "
-        "or this kernel calls it otherwise (/sys/kernel/tracing/available_events lists those there are)",
+        "or this kernel has another name for it (/sys/kernel/tracing/available_events lists all tracepoints)",
         f"nvidia_standin_inlined: not probed: {NOT_THERE}",
     ], exactly=kind != "session")
     said = check.said("out")[-1]
