@@ -401,7 +401,7 @@ def returned(check, asked, functions, said):
 
 
 def older_doctor(check, tier):
-    check.contains("doctor", check.text("out"), "errors of GPUs (XIDs) by the NVIDIA kernel module's function nv_report_error (fentry)")
+    check.contains("doctor", check.text("out"), "GPU errors (XIDs) by the NVIDIA kernel module's function nv_report_error (fentry)")
 
 
 def listed(check, tier):
@@ -416,7 +416,7 @@ def doctor(check, tier):
     better = [word for word in NEEDS if word not in TIERS]
     why = "".join(f"{'':15}not {word}: the kernel has no {NEEDS[word]}\n" for word in better)
     check.contains("doctor", check.text("out"), f"attach by      {tier}\n{why}\n")
-    check.contains("doctor", check.text("out"), "errors of GPUs (XIDs) by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid\n")
+    check.contains("doctor", check.text("out"), "GPU errors (XIDs) by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid\n")
 
 
 def refused(check, tier):

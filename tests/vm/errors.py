@@ -3,8 +3,8 @@
 import re
 
 # the source of GPU errors, as `run` and the daemon print it, and as `trace` prints it
-BY_TRACEPOINT = "errors of GPUs (XIDs): by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid"
-BY_FUNCTION = "errors of GPUs (XIDs): by the NVIDIA kernel module's function nv_report_error ({}): it has no tracepoint"
+BY_TRACEPOINT = "GPU errors (XIDs): by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid"
+BY_FUNCTION = "GPU errors (XIDs): by the NVIDIA kernel module's function nv_report_error ({}): it has no tracepoint"
 SOURCES = {"tracepoint": (BY_TRACEPOINT, BY_TRACEPOINT),
          "function": (BY_FUNCTION.format("fentry"), BY_FUNCTION.format("kprobe"))}
 # the errors that the stand-in reports, with their meanings
