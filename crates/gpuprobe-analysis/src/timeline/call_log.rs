@@ -4,7 +4,7 @@ use super::nesting::{Slice, weight};
 use super::stream_ops::stream_ops;
 
 /// The memory of all calls that are kept, in bytes.
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: usize = 128 << 20;
 
 /// A call in the timeline.
 #[derive(Debug)]

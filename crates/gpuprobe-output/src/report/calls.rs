@@ -80,7 +80,7 @@ pub(super) fn calls(out: &mut String, report: &ReplayReport, drawn: &Drawn<'_>) 
     explain(out, embedded, left_out, left_out_ns);
     put!(
         out,
-        "<pre id=\"calls\" hidden>{{\"from\":{from_ns},\"span\":{},\"texts\":[\"\"{}],\"calls\":[{rows}],\"idle\":[{idle}]}}</pre>\n",
+        "<pre id=\"calls\" hidden>{{\"from\":{from_ns},\"span\":{},\"left\":{left_out},\"texts\":[\"\"{}],\"calls\":[{rows}],\"idle\":[{idle}]}}</pre>\n",
         (to_ns - from_ns).max(1),
         texts.list
     );

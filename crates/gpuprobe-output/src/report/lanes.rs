@@ -114,9 +114,27 @@ fn idle_lane(out: &mut String, idle: &IdleRow, report: &TimelineReport) {
     let times = count(idle.count, "time", "times");
     put!(
         out,
-        "<div class=\"lane\" title=\"idle {} in all, {times}; {share:.1} % of the recording\">idle {share:.1} %</div><div class=\"track\"></div>\n",
-        duration(idle.idle_ns)
+        "<div class=\"lane\" title=\"idle {} in all, {times}; {share:.1} % of the recording\">idle {share:.1} %</div>\
+         <div class=\"track idle\" data-left=\"{}\"><svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">",
+        duration(idle.idle_ns),
+        idle.count.saturating_sub(idle.spans.len() as u64)
     );
+    let column_ns = (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1);
+    let columns = idle.columns((report.from_ns, report.to_ns), COLUMNS);
+    let looks: Vec<_> = columns.iter().map(|ns| height(*ns, column_ns)).collect();
+    let mut from = 0;
+    for run in looks.chunk_by(|a, b| a == b) {
+        if let Some(height) = run[0] {
+            put!(
+                out,
+                "<rect class=\"idle\" x=\"{from}\" y=\"{}\" width=\"{}\" height=\"{height}\"/>",
+                10 - height,
+                run.len()
+            );
+        }
+        from += run.len();
+    }
+    out.push_str("</svg></div>\n");
 }
 
 /// The rows with most calls, in their original order, and the number of other rows.
@@ -154,10 +172,15 @@ fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
 fn look(bin: &Bin, column_ns: u64) -> Option<(Activity, u64)> {
     let all = bin.iter().copied().fold(0, u64::saturating_add);
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
+    Some((Activity::ALL[most], height(all, column_ns)?))
+}
+
+/// How much of a column was used, in tenths; `None` if nothing.
+fn height(ns: u64, column_ns: u64) -> Option<u64> {
     // rounded, because a call that fills its column may reach into the next one by a nanosecond
-    let (all_ns, column_ns) = (u128::from(all), u128::from(column_ns.max(1)));
+    let (all_ns, column_ns) = (u128::from(ns), u128::from(column_ns.max(1)));
     let height = ((all_ns * 10 + column_ns / 2) / column_ns).clamp(2, 10);
-    (all > 0).then_some((Activity::ALL[most], u64::try_from(height).unwrap_or(10)))
+    (ns > 0).then(|| u64::try_from(height).unwrap_or(10))
 }
 
 #[cfg(test)]
@@ -170,7 +193,7 @@ mod tests {
 
     fn drawn(timeline: TimelineReport) -> String {
         let mut report = gpuprobe_analysis::Replay::default().finish(None);
-        report.idle = vec![IdleRow { tgid: Tgid(1), stream: 7, idle_ns: 1, count: 3, spans: vec![(5, 6)] }];
+        report.idle = vec![IdleRow { tgid: Tgid(1), stream: 7, idle_ns: 1, count: 3, ..IdleRow::default() }];
         report.timeline = timeline;
         let mut out = String::new();
         super::timeline(&mut out, &report.timeline, &Drawn::new(&report));

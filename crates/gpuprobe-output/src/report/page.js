@@ -63,7 +63,7 @@ for (const button of document.querySelectorAll("th button")) {
 
 // The timeline. Times are nanoseconds from its start.
 const timeline = document.getElementById("timeline");
-const data = timeline ? JSON.parse(document.getElementById("calls").textContent) : { from: 0, span: 1, texts: [], calls: [], idle: [] };
+const data = timeline ? JSON.parse(document.getElementById("calls").textContent) : { from: 0, span: 1, left: 0, texts: [], calls: [], idle: [] };
 const activities = ["memory", "transfer", "launch", "sync", "kernel", "other", "idle"];
 const rowHeight = 15, mostDepth = 6, shortest = 100, columns = 1500;
 const tracks = [...document.querySelectorAll(".track")].map((node) => {
@@ -88,7 +88,7 @@ for (const track of tracks) {
 }
 const titleOf = (call) => call.name < 0 ? "idle" : data.texts[call.name];
 // in the row of a stream, the operation says more than the function
-const labelOf = (call) => tracks[call.lane].svg && call.op && call.depth === 0 && !/^(thread|driver) /.test(tracks[call.lane].label) ? data.texts[call.op] : titleOf(call);
+const labelOf = (call) => call.op && call.depth === 0 && !/^(thread|driver) /.test(tracks[call.lane].label) ? data.texts[call.op] : titleOf(call);
 function duration(ns) {
   const [size, unit] = ns < 1e3 ? [1, "ns"] : ns < 1e6 ? [1e3, "us"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
   return (size === 1 ? ns : (ns / size).toFixed(1)) + " " + unit;
@@ -114,6 +114,7 @@ function drawTrack(track, wanted) {
   const single = !svg || (shown.length > 0 && shown.length <= width / 2);
   track.shown = single ? shown : [];
   node.classList.toggle("single", single);
+  node.classList.toggle("complete", single && (node.dataset.left ?? data.left) == 0);
   if (!single || !width) return;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);

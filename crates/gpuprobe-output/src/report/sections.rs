@@ -7,6 +7,7 @@ use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
+use super::brief::brief;
 use super::lanes::Drawn;
 use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
@@ -105,9 +106,10 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
     let most = memory.sites.first().map_or(0, |site| site.bytes);
     for site in &memory.sites {
         let (name, process) = (escape(&site.call_site), escape(&site.process));
+        let short = escape(&brief(&site.call_site));
         put!(
             out,
-            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{name}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{} {process}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{} {process}</td></tr>\n",
             bytes(site.bytes),
             bar(site.bytes, most, "launch"),
             site.allocations,

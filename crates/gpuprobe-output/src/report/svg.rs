@@ -5,6 +5,7 @@ use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::flame::FlameNode;
 use gpuprobe_analysis::trend::Trend;
 
+use super::brief::brief;
 use crate::units::{bytes, duration, printable, seconds};
 
 /// Appends formatted text. Writing into a `String` cannot fail.
@@ -97,11 +98,12 @@ pub(super) fn curve(out: &mut String, trend: &Trend, sites: &[&SiteCurve], (from
     }
     out.push_str("<ul class=\"sites\">");
     for (at, site) in sites.iter().enumerate() {
-        let name = escape(&site.call_site);
         put!(
             out,
-            "<li title=\"{name}\"><i class=\"key site{at}\"></i>{}: {name}</li>",
-            bytes(site.peak)
+            "<li title=\"{}\"><i class=\"key site{at}\"></i>{}: {}</li>",
+            escape(&site.call_site),
+            bytes(site.peak),
+            escape(&brief(&site.call_site))
         );
     }
     out.push_str("</ul><p>the largest call sites by their own peaks; the area behind them is all memory of the process</p>");
