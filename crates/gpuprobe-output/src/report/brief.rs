@@ -50,8 +50,14 @@ mod tests {
         let cases = [
             ("cublasCreate_v2+0x2bd (libcublas.so.13)", "cublasCreate_v2"),
             ("at::cuda::getWorkspace()+0x9d (libtorch.so) < main (app.cc:12)", "cuda::getWorkspace < main"),
-            ("void at::cuda::blas::gemm<float, a::b<c>>(char, at::Op<float>::type)+0x44 (x.so)", "blas::gemm"),
-            ("c10::Native::DeviceAllocator::alloc_block(c10::(anonymous namespace)::P&, bool)+0xcb (l.so)", "DeviceAllocator::alloc_block"),
+            (
+                "void at::cuda::blas::gemm<float, a::b<c>>(char, at::Op<float>::type)+0x44 (x.so)",
+                "blas::gemm",
+            ),
+            (
+                "c10::Native::DeviceAllocator::alloc_block(c10::(anonymous namespace)::P&, bool)+0xcb (l.so)",
+                "DeviceAllocator::alloc_block",
+            ),
             ("at::(anonymous namespace)::Host::slow(unsigned long, void**)+0xc3 (l.so)", "Host::slow"),
             ("libtorch_cpu.so+0x6933c9f", "libtorch_cpu.so+0x6933c9f"),
             ("unknown", "unknown"),

@@ -180,7 +180,10 @@ mod tests {
             out
         };
         assert_eq!(text(5, 0, 0), "");
-        assert!(text(5, 10, 1500).contains("the 5 longest of 15 calls, one by one: all that took longer than 1.5"));
+        assert!(
+            text(5, 10, 1500)
+                .contains("the 5 longest of 15 calls, one by one: all that took longer than 1.5")
+        );
         assert!(text(0, 0, 0).contains("only bins"));
     }
 }

@@ -206,7 +206,8 @@ mod tests {
             let (lane, bins) = (Lane::Stream(handle), Bins::default());
             Row { tgid: Tgid(1), process: "p".into(), lane, calls: 1, bins }
         };
-        let out = drawn(TimelineReport { from_ns: 5, to_ns: 9, rows: vec![row(7), row(8)], calls_without_row: 0 });
+        let out =
+            drawn(TimelineReport { from_ns: 5, to_ns: 9, rows: vec![row(7), row(8)], calls_without_row: 0 });
         let title = "title=\"idle 1 ns in all, 3 times; 25.0 % of the recording\">idle 25.0 %<";
         assert_eq!((out.matches(title).count(), out.matches(">idle 2").count()), (1, 1), "{out}");
     }

@@ -90,7 +90,11 @@ pub(super) fn curve(out: &mut String, trend: &Trend, sites: &[&SiteCurve], (from
     }
     out.push_str("</svg><div class=\"x\">");
     (0..=4).for_each(|quarter| {
-        put!(out, "<span>{}</span>", seconds(from_ns.saturating_add((span * f64::from(quarter) / 4.0) as u64)));
+        put!(
+            out,
+            "<span>{}</span>",
+            seconds(from_ns.saturating_add((span * f64::from(quarter) / 4.0) as u64))
+        );
     });
     put!(out, "</div></div><p>the peak is {}</p>", bytes(trend.peak));
     if sites.is_empty() {
