@@ -110,11 +110,12 @@ function drawTrack(track, wanted) {
   canvas.height = Math.round(track.height * scale);
   const to = view.from + view.span;
   const shown = calls.filter((call) => call.end >= view.from && call.start <= to);
-  // bins say more than calls that share a pixel
-  const single = !svg || (shown.length > 0 && shown.length <= width / 2);
+  const complete = calls.length > 0 && Number(node.dataset.left ?? data.left) === 0;
+  // bins say more than calls that share a pixel, and more than nothing if calls are left out
+  const single = shown.length <= width / 2 && (complete || shown.length > 0);
   track.shown = single ? shown : [];
   node.classList.toggle("single", single);
-  node.classList.toggle("complete", single && (node.dataset.left ?? data.left) == 0);
+  node.classList.toggle("complete", single && complete);
   if (!single || !width) return;
   const pen = canvas.getContext("2d");
   pen.scale(scale, scale);
