@@ -103,7 +103,7 @@ function readColours() {
   for (const name of [...activities, "ink", "paper", "card"]) colours[name] = style.getPropertyValue("--" + name).trim();
 }
 function drawTrack(track, wanted) {
-  const { canvas, svg, calls, node } = track;
+  const { canvas, calls, node } = track;
   const width = node.clientWidth;
   const scale = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * scale);
