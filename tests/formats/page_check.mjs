@@ -104,7 +104,7 @@ async function check(path) {
   await page.close();
 }
 
-/// Finds single calls: through a link, by zooming and clicking, and with keys.
+// Finds single calls: through a link, by zooming and clicking, and with keys.
 async function findCalls(path) {
   const page = await browser.newPage();
   await page.goto(pathToFileURL(resolve(path)).href);

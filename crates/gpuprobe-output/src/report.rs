@@ -18,7 +18,7 @@ const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
 /// The page may load nothing and run no script but its own, whatever the trace contains. If the script has changed, a
 /// test prints its new hash.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-yzuQA47+57Xq89oQCCI7oOlzItk/+m4LtsJGKQY0PXc='; img-src data:";
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-PqH4sopSZbidIQ+UYCWIG1x7cERzikXzJbKv5nbIfXY='; img-src data:";
 
 /// The trace that a report is made from.
 #[derive(Debug)]

@@ -88,10 +88,10 @@ impl CallLog {
 /// The stream and the name of the operation that each call submitted.
 fn ops_of(slices: &[Slice]) -> Vec<Option<(u64, String)>> {
     let mut ops = stream_ops(slices).peekable();
-    let mut op_of = |slice: &Slice| {
+    let op_of = |slice: &Slice| {
         ops.next_if(|op| std::ptr::eq(op.slice, slice)).map(|op| (op.stream, op.name.to_owned()))
     };
-    slices.iter().map(|slice| op_of(slice)).collect()
+    slices.iter().map(op_of).collect()
 }
 
 #[cfg(test)]

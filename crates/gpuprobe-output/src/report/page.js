@@ -205,7 +205,7 @@ function zoomTo(call) {
   const took = Math.max(call.end - call.start, shortest / 4);
   show(call.start - took / 2, 2 * took);
 }
-/// The call at a position of a row: the narrowest one that is near enough.
+// The call at a position of a row: the narrowest one that is near enough.
 function callAt(track, event) {
   const box = track.node.getBoundingClientRect();
   const pixel = view.span / box.width;

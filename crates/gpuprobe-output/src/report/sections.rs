@@ -233,11 +233,14 @@ pub(super) fn slowest(out: &mut String, report: &ReplayReport, drawn: &Drawn<'_>
         more.into_iter().flatten().for_each(|text| name += &format!(", {text}"));
         let at = format!("{:.6} s", slow.start_ns as f64 / 1e9);
         let lane = drawn.index.get(&(slow.tgid, Lane::Thread(slow.tid)));
-        let at = lane.map_or(at.clone(), |lane| {
+        let link = |lane: &usize| {
             let start_ns = slow.start_ns.saturating_sub(report.timeline.from_ns);
             let took = slow.duration_ns;
-            format!("<a href=\"#timeline\" data-lane=\"{lane}\" data-start=\"{start_ns}\" data-took=\"{took}\">{at}</a>")
-        });
+            format!(
+                "<a href=\"#timeline\" data-lane=\"{lane}\" data-start=\"{start_ns}\" data-took=\"{took}\">{at}</a>"
+            )
+        };
+        let at = lane.map(link).unwrap_or(at);
         put!(
             out,
             "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}</td><td>{at}</td><td>{}</td><td>{}</td></tr>\n",
