@@ -1,15 +1,16 @@
 // Opens pages of `gpuprobe report` in headless Chromium: the console must stay empty, the charts must exist, search
-// must hide and mark, zoom must change the view, and no script but the page's own may run.
+// must hide and mark, zoom must change the view, and no script but the page's own may run. On the last page, single
+// calls are found and compared with the trace.
 //
-//   page_check.mjs PLAYWRIGHT SCREENSHOT PAGE...        the screenshot is of the last page
+//   page_check.mjs PLAYWRIGHT SCREENSHOT TRACE PAGE...        the screenshot and the plain trace are of the last page
 
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
-const [playwright, screenshot, ...pages] = process.argv.slice(2);
+const [playwright, screenshot, trace, ...pages] = process.argv.slice(2);
 const { chromium } = createRequire(import.meta.url)(resolve(playwright));
 const folder = mkdtempSync(join(tmpdir(), "gpuprobe-page-"));
 const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"];
@@ -65,6 +66,15 @@ async function check(path) {
   expect(`${path}: the timeline zooms`, (await view()) !== before);
   await page.click("button[data-zoom='0']");
   expect(`${path}: and back`, (await view()) === before);
+
+  // a title sorts its table, and sorts it the other way when clicked again
+  const calls = () => page.$$eval("#functions tbody tr", (rows) => rows.map((row) => Number(row.cells[1].textContent)));
+  const title = page.locator("#functions th button", { hasText: /^calls$/ });
+  await title.click();
+  const most = await calls();
+  expect(`${path}: the most calls are first`, most.every((n, at) => at === 0 || most[at - 1] >= n));
+  await title.click();
+  expect(`${path}: and then last`, (await calls()).every((n, at, all) => at === 0 || all[at - 1] <= n));
   const deepest = page.locator(".flame svg svg").last();
   await deepest.evaluate((node) => node.dispatchEvent(new MouseEvent("click", { bubbles: true })));
   expect(`${path}: the flame graph zooms`, parseFloat(await deepest.getAttribute("width")) > 99);
@@ -75,6 +85,9 @@ async function check(path) {
     const overflows = await page.evaluate(() => document.documentElement.scrollWidth > window.innerWidth + 1);
     expect(`${path}: fits ${width} columns`, !overflows);
   }
+  await page.setViewportSize({ width: 800, height: 900 });
+  const box = await page.locator("#functions tbody td.name").first().boundingBox();
+  expect(`${path}: the function is visible at 800 pixels`, box.x >= 0 && box.width > 100 && box.x + box.width < 800);
   expect(`${path}: the console must be empty, but has ${messages.join("; ")}`, messages.length === 0);
 
   // a script that gets into the page anyway is blocked by the policy
@@ -91,7 +104,61 @@ async function check(path) {
   await page.close();
 }
 
+// Finds single calls: through a link, by zooming and clicking, and with keys.
+async function findCalls(path) {
+  const page = await browser.newPage();
+  await page.goto(pathToFileURL(resolve(path)).href);
+  const settled = () => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+  const shown = async () => Object.fromEntries(await page.$$eval("#call dd", (all) => all.map((dd) => [dd.dataset.of, dd.textContent])));
+  const lines = readFileSync(trace, "utf8").split("\n").filter((line) => line.includes('"phase":"X"')).map((line) => JSON.parse(line));
+  const recorded = ({ name, at }) => lines.find((line) => line.name === name && Math.abs(line.ts - parseFloat(at)) < 2e-9);
+
+  // the link of the slowest call zooms to it and selects it
+  await page.locator("#slowest a").first().click();
+  await settled();
+  const slowest = await shown();
+  const longest = lines.filter((line) => line.parent === undefined).sort((a, b) => b.duration_us - a.duration_us)[0];
+  expect(`${path}: the link leads to the slowest call, not ${slowest.name}`, recorded(slowest)?.event_id === longest.event_id);
+
+  // from there, zoom with the wheel until a call with arguments fills the row, and click it
+  const wanted = lines.find((line) => line.name === "cudaMalloc" && line.args.size);
+  await page.click("button[data-zoom='0']");
+  await settled();
+  const track = page.locator("#timeline .track").first();
+  await track.scrollIntoViewIfNeeded();
+  const box = await track.boundingBox();
+  const at = () => page.evaluate((ts) => (ts * 1e9 - data.from - view.from) / view.span, wanted.ts + wanted.duration_us / 2e6);
+  const wide = () => page.evaluate((us) => (us * 1e3) / view.span, wanted.duration_us);
+  await page.keyboard.down("Control");
+  for (let turns = 0; turns < 200 && (await wide()) < 0.3; turns += 1) {
+    await page.mouse.move(box.x + box.width * (await at()), box.y + 5);
+    await page.mouse.wheel(0, -100);
+    await settled();
+  }
+  await page.keyboard.up("Control");
+  expect(`${path}: the wheel zooms to a single call`, (await wide()) >= 0.3);
+  await page.mouse.click(box.x + box.width * (await at()), box.y + 5);
+  const clicked = await shown();
+  expect(`${path}: a click shows the name, not ${clicked.name}`, clicked.name === wanted.name && recorded(clicked)?.event_id === wanted.event_id);
+  expect(`${path}: the arguments, not ${clicked.arguments}`, clicked.arguments?.startsWith(`devPtr=${wanted.args.devPtr}, size=`));
+  expect(`${path}: the stack`, clicked.stack?.split("\n").length === wanted.stack.length);
+  expect(`${path}: the duration, not ${clicked.took}`, clicked.took === `${wanted.duration_us.toFixed(1)} us`);
+  console.log(`${path}: ${clicked.name}(${clicked.arguments}) took ${clicked.took}`);
+
+  // keys: the next call, and back; then all
+  await page.keyboard.press("n");
+  expect(`${path}: n selects the next call`, (await shown()).at > clicked.at);
+  await page.keyboard.press("p");
+  expect(`${path}: p selects the previous call`, (await shown()).at === clicked.at);
+  await page.keyboard.press("0");
+  expect(`${path}: 0 shows all`, await page.evaluate(() => view.span === data.span));
+  await page.keyboard.press("Escape");
+  expect(`${path}: Escape closes the call`, await page.locator("#call").isHidden());
+  await page.close();
+}
+
 try {
+  await findCalls(pages.at(-1));
   for (const path of pages) await check(path);
   const page = await browser.newPage();
   await page.setViewportSize({ width: 1100, height: 1500 });

@@ -3,7 +3,7 @@
 //! A line costs well under a microsecond: everything is appended to one string, and the catalogue is consulted only if
 //! a line needs it.
 
-mod arguments;
+pub(crate) mod arguments;
 mod line_parts;
 mod pending;
 mod phases;

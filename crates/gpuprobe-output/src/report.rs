@@ -1,5 +1,7 @@
 //! A recording as one self-contained HTML page: it needs no network and no other files.
 
+mod brief;
+mod calls;
 mod kmod_sections;
 mod lanes;
 mod sections;
@@ -16,7 +18,7 @@ const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
 /// The page may load nothing and run no script but its own, whatever the trace contains. If the script has changed, a
 /// test prints its new hash.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-mpiDcdgq09Rqu9vVG5Wkv7qBIVb8hZi+ai7R7NW8MAM='; img-src data:";
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-PqH4sopSZbidIQ+UYCWIG1x7cERzikXzJbKv5nbIfXY='; img-src data:";
 
 /// The trace that a report is made from.
 #[derive(Debug)]
@@ -56,13 +58,15 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
          aria-label=\"search\"></div>\n",
     );
     sections::advice(&mut out, &report.summary);
-    lanes::timeline(&mut out, &report.timeline);
+    let drawn = lanes::Drawn::new(report);
+    lanes::timeline(&mut out, &report.timeline, &drawn);
+    calls::calls(&mut out, report, &drawn);
     sections::memory(&mut out, report);
     sections::kernels(&mut out, &report.summary);
     sections::copies(&mut out, &report.summary);
     sections::functions(&mut out, &report.summary);
     kmod_sections::sections(&mut out, &report.summary.driver);
-    sections::slowest(&mut out, &report.summary);
+    sections::slowest(&mut out, report, &drawn);
     sections::time(&mut out, report);
     sections::errors(&mut out, &report.summary);
     sections::losses(&mut out, &report.summary, source);

@@ -7,11 +7,14 @@ use gpuprobe_event::trace::End;
 use gpuprobe_event::{Allocation, Call, Event, ProcessChange, SiteId, Tgid};
 use serde::Serialize;
 
+use crate::recording::site_memory::{SiteMemory, SiteMemoryReport};
 use crate::recording::summary::{Summary, SummaryReport};
 use crate::stats::flame::{Flame, FlameNode};
 use crate::stats::trend::Trend;
+use crate::timeline::call_log::CallLog;
 use crate::timeline::levels::{Level, Levels, Sample};
 use crate::timeline::nesting::{Nesting, Slice};
+use crate::timeline::stream_idle::IdleRow;
 use crate::timeline::{Timeline, TimelineReport};
 
 /// Processes with a curve of live memory.
@@ -44,6 +47,12 @@ pub struct ReplayReport {
     pub live: Vec<LiveCurve>,
     /// The number of further processes with live memory.
     pub more_live: usize,
+    pub sites: SiteMemoryReport,
+    /// When streams were idle.
+    pub idle: Vec<IdleRow>,
+    /// Individual calls, if they were requested.
+    #[serde(skip)]
+    pub calls: Arc<CallLog>,
 }
 
 /// Takes in a trace. Memory is bounded no matter how long the trace is.
@@ -59,6 +68,8 @@ pub struct Replay {
     live: HashMap<Tgid, (Arc<str>, Trend)>,
     /// Live bytes of exited processes right before their exit.
     at_exit: HashMap<Tgid, u64>,
+    site_memory: SiteMemory,
+    calls: Option<CallLog>,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
 }
@@ -72,6 +83,11 @@ struct Allocated {
 }
 
 impl Replay {
+    /// Also keeps individual calls, for a timeline that can be zoomed.
+    pub fn with_calls() -> Self {
+        Self { calls: Some(CallLog::default()), ..Self::default() }
+    }
+
     pub fn feed(&mut self, event: Event) {
         self.summary.feed(&event);
         if let Event::Process(process) = &event
@@ -81,6 +97,7 @@ impl Replay {
             self.at_exit.insert(process.tgid, live.last);
         }
         self.levels.feed(&event, &mut self.samples);
+        self.site_memory.feed(&event);
         match &event {
             Event::Call(call) => {
                 self.allocation(call);
@@ -119,6 +136,9 @@ impl Replay {
             memory: self.memory.root().clone(),
             live,
             more_live,
+            sites: self.site_memory.report(),
+            idle: self.summary.idle(),
+            calls: Arc::new(self.calls.unwrap_or_default().finish()),
         }
     }
 
@@ -160,6 +180,9 @@ impl Replay {
             let stack = std::iter::once(&*outermost.call.process).chain(titles.iter().map(AsRef::as_ref));
             self.time.add(stack, self_ns);
         });
+        if let Some(calls) = &mut self.calls {
+            calls.take(&mut self.slices);
+        }
         self.slices.clear();
     }
 }

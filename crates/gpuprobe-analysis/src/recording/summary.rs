@@ -15,6 +15,7 @@ use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
+use crate::timeline::stream_idle::IdleRow;
 
 /// The summary of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -144,6 +145,11 @@ impl Summary {
             live,
         };
         self.memory.live_by_process().into_iter().map(start).collect()
+    }
+
+    /// When streams were idle.
+    pub(crate) fn idle(&self) -> Vec<IdleRow> {
+        self.gpu_ops.idle()
     }
 
     /// The summary of the events up to now.

@@ -12,6 +12,13 @@ pub trait BinValue: Clone + Default {
     fn merge(&mut self, later: &Self);
 }
 
+/// A sum.
+impl BinValue for u64 {
+    fn merge(&mut self, later: &Self) {
+        *self = self.saturating_add(*later);
+    }
+}
+
 /// At most `MOST` bins, all of the same length. When they do not suffice, every two neighbours are merged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bins<T, const MOST: usize> {
@@ -92,12 +99,6 @@ fn times(number: u64, bin_ns: u64) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl BinValue for u64 {
-        fn merge(&mut self, later: &Self) {
-            *self += later;
-        }
-    }
 
     type Sums = Bins<u64, 64>;
 

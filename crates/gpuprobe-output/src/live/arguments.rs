@@ -20,7 +20,7 @@ pub(super) fn list(out: &mut String, call: &Call) {
 }
 
 /// The arguments by name, `a=1, b=0x7f00`; `?` if the prototype is unknown.
-pub(super) fn by_name(out: &mut String, call: &Call) {
+pub(crate) fn by_name(out: &mut String, call: &Call) {
     match &call.args {
         Some(args) => fields(out, call, args),
         None => out.push('?'),

@@ -31,14 +31,14 @@ fn layers(out: &mut String, layers: &[Layer]) {
     }
     out.push_str("<h2>Time in user space and in the driver (NVIDIA kernel module)</h2>\n");
     let titles =
-        ["calls", "in the driver", "time", "user space", "driver", "", "share", "top command", "function"];
+        ["function", "calls", "in the driver", "time", "user space", "driver", "", "share", "top command"];
     table(out, "layers", &titles);
     let most = layers.iter().map(|layer| layer.driver.ns).max().unwrap_or(0);
     for layer in layers.iter().take(MOST_ROWS) {
         let (name, top) = (escape(&layer.name), escape(&top_command(layer, str::to_owned)));
         put!(
             out,
-            "<tr data-name=\"{name} {top}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{top}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name} {top}\"><td class=\"name\">{name}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{top}</td></tr>\n",
             layer.calls,
             layer.entered,
             duration(layer.total_ns),
@@ -57,7 +57,7 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
     }
     out.push_str("<h2>Commands of the driver (NVIDIA kernel module)</h2>\n");
     let took = "distribution of durations";
-    let titles = ["calls", "failed", "total", "", "mean", "p50", "p99", "max", took, "device", "command"];
+    let titles = ["command", "calls", "failed", "total", "", "mean", "p50", "p99", "max", took, "device"];
     table(out, "commands", &titles);
     // commands that only wait are left out of the scale, because they would dwarf all others
     let working = commands.iter().filter(|command| !command.waits());
@@ -66,7 +66,7 @@ fn commands(out: &mut String, commands: &[CommandSummary]) {
         let name = escape(&command.command);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             command.calls,
             if command.failures > 0 { " class=\"bad\"" } else { "" },
             command.failures,

@@ -1,17 +1,67 @@
 //! The timeline: the calls of threads, and the calls that submitted operations to streams.
 
-use gpuprobe_analysis::timeline::{Activity, Bin, Row, TimelineReport};
+use std::collections::HashMap;
+
+use gpuprobe_analysis::ReplayReport;
+use gpuprobe_analysis::timeline::stream_idle::IdleRow;
+use gpuprobe_analysis::timeline::{Activity, Bin, Lane, Row, TimelineReport};
+use gpuprobe_event::Tgid;
 
 use super::svg::{escape, put};
 use crate::timeline::label;
 use crate::units::{count, duration};
 
-/// Columns of a row. This is the finest resolution when zoomed.
+/// Buttons and what can be done with the timeline, up to its first row.
+const HOW_TO: &str = "</p>\n<div class=\"tools\"><button data-zoom=\"0.5\">zoom in</button>\
+    <button data-zoom=\"2\">zoom out</button><button data-zoom=\"0\">all</button><span id=\"view\" class=\"faint\"></span></div>\n\
+    <p>Zoom in to see individual calls; click one for its arguments and stack. Zoom: <kbd>Ctrl</kbd> or <kbd>Shift</kbd> + wheel, \
+    double click, or <kbd>+</kbd> <kbd>-</kbd>; <kbd>0</kbd> shows all. Move: drag, or <kbd>&larr;</kbd> <kbd>&rarr;</kbd>. \
+    <kbd>n</kbd> <kbd>p</kbd>: next and previous call in the row, <kbd>Enter</kbd>: zoom to the call, <kbd>Esc</kbd>: close it. \
+    Keys work after a click on the timeline.</p>\n\
+    <div class=\"lanes\" id=\"timeline\" tabindex=\"0\" aria-label=\"timeline\">\n\
+    <div class=\"lane\">time</div><div id=\"axis\"></div>\n";
+/// Columns of the bins of a row.
 const COLUMNS: usize = 1500;
 /// Rows that are drawn: those with most calls.
 const MOST_ROWS: usize = 48;
 
-pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
+/// The rows that are drawn.
+#[derive(Debug, Default)]
+pub(super) struct Drawn<'a> {
+    rows: Vec<&'a Row>,
+    /// The number of rows that are not drawn.
+    hidden: usize,
+    /// The numbers of rows on the page.
+    pub(super) index: HashMap<(Tgid, Lane), usize>,
+    /// The idle times of the streams that are drawn, with the numbers of their rows.
+    pub(super) idle: Vec<(&'a IdleRow, usize)>,
+}
+
+impl<'a> Drawn<'a> {
+    pub(super) fn new(report: &'a ReplayReport) -> Self {
+        let (rows, hidden) = busiest(&report.timeline.rows);
+        let mut drawn = Self { hidden, ..Self::default() };
+        let mut number = 0;
+        for row in &rows {
+            drawn.index.insert((row.tgid, row.lane), number);
+            number += 1;
+            let idle = |idle: &&IdleRow| idle.tgid == row.tgid && row.lane == Lane::Stream(idle.stream);
+            if let Some(idle) = report.idle.iter().find(idle) {
+                drawn.idle.push((idle, number));
+                number += 1;
+            }
+        }
+        drawn.rows = rows;
+        drawn
+    }
+
+    fn idle_of(&self, row: &Row) -> Option<(&'a IdleRow, usize)> {
+        let at = self.index.get(&(row.tgid, row.lane))? + 1;
+        self.idle.iter().find(|(_, number)| *number == at).copied()
+    }
+}
+
+pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<'_>) {
     if report.rows.is_empty() {
         return;
     }
@@ -20,17 +70,12 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
         let name = doing.as_str();
         put!(out, "<span><i style=\"background:var(--{name})\"></i>{name}</span>");
     }
-    let seconds = |ns: u64| ns as f64 / 1e9;
-    let (from, span) = (seconds(report.from_ns), seconds(report.to_ns - report.from_ns));
-    put!(
-        out,
-        "</p>\n<div class=\"tools\"><button data-zoom=\"0.5\">zoom in</button><button data-zoom=\"2\">zoom out</button>\
-         <button data-zoom=\"0\">all</button><span id=\"view\" class=\"faint\" data-from=\"{from}\" data-span=\"{span}\"></span></div>\n\
-         <div class=\"lanes\" id=\"timeline\">\n"
-    );
+    if !drawn.idle.is_empty() {
+        out.push_str("<span><i style=\"background:var(--idle)\"></i>idle</span>");
+    }
+    out.push_str(HOW_TO);
     let mut process = None;
-    let (drawn, hidden) = busiest(&report.rows);
-    for row in drawn {
+    for row in &drawn.rows {
         if process != Some(row.tgid) {
             process = Some(row.tgid);
             put!(out, "<div class=\"process\">{} {}</div>\n", row.tgid, escape(&row.process));
@@ -39,20 +84,57 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport) {
         let bins = row.fitted(report, COLUMNS);
         let calls = count(row.calls, "call", "calls");
         put!(out, "<div class=\"lane\" title=\"{name}: {calls}\">{name}</div>");
+        out.push_str("<div class=\"track\">");
         put!(out, "<svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">");
         runs(out, &bins, (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1));
-        out.push_str("</svg>\n");
+        out.push_str("</svg></div>\n");
+        if let Some((idle, _)) = drawn.idle_of(row) {
+            idle_lane(out, idle, report);
+        }
     }
     out.push_str(
-        "</div>\n<p>streams show the calls that submitted operations, not when the GPU ran them</p>\n",
+        "</div>\n<div id=\"call\" aria-live=\"polite\" hidden></div>\n\
+         <p>streams show the calls that submitted operations, not when the GPU ran them</p>\n",
     );
-    if hidden > 0 {
-        put!(out, "<p>{} with fewer calls are not drawn</p>\n", count(hidden as u64, "row", "rows"));
+    if !drawn.idle.is_empty() {
+        out.push_str("<p>idle: from the return of a wait for the stream to the next launch on it, when it has nothing to run</p>\n");
+    }
+    if drawn.hidden > 0 {
+        put!(out, "<p>{} with fewer calls are not drawn</p>\n", count(drawn.hidden as u64, "row", "rows"));
     }
     if report.calls_without_row > 0 {
         let calls = count(report.calls_without_row, "call", "calls");
         put!(out, "<p>{calls} of further threads and streams are not drawn</p>\n");
     }
+}
+
+/// The idle time of a stream; the script draws it.
+fn idle_lane(out: &mut String, idle: &IdleRow, report: &TimelineReport) {
+    let share = 100.0 * idle.idle_ns as f64 / (report.to_ns - report.from_ns).max(1) as f64;
+    let times = count(idle.count, "time", "times");
+    put!(
+        out,
+        "<div class=\"lane\" title=\"idle {} in all, {times}; {share:.1} % of the recording\">idle {share:.1} %</div>\
+         <div class=\"track idle\" data-left=\"{}\"><svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">",
+        duration(idle.idle_ns),
+        idle.count.saturating_sub(idle.spans.len() as u64)
+    );
+    let column_ns = (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1);
+    let columns = idle.columns((report.from_ns, report.to_ns), COLUMNS);
+    let looks: Vec<_> = columns.iter().map(|ns| height(*ns, column_ns)).collect();
+    let mut from = 0;
+    for run in looks.chunk_by(|a, b| a == b) {
+        if let Some(height) = run[0] {
+            put!(
+                out,
+                "<rect class=\"idle\" x=\"{from}\" y=\"{}\" width=\"{}\" height=\"{height}\"/>",
+                10 - height,
+                run.len()
+            );
+        }
+        from += run.len();
+    }
+    out.push_str("</svg></div>\n");
 }
 
 /// The rows with most calls, in their original order, and the number of other rows.
@@ -90,10 +172,15 @@ fn runs(out: &mut String, bins: &[Bin], column_ns: u64) {
 fn look(bin: &Bin, column_ns: u64) -> Option<(Activity, u64)> {
     let all = bin.iter().copied().fold(0, u64::saturating_add);
     let most = (0..bin.len()).max_by_key(|i| (bin[*i], std::cmp::Reverse(*i)))?;
+    Some((Activity::ALL[most], height(all, column_ns)?))
+}
+
+/// How much of a column was used, in tenths; `None` if nothing.
+fn height(ns: u64, column_ns: u64) -> Option<u64> {
     // rounded, because a call that fills its column may reach into the next one by a nanosecond
-    let (all_ns, column_ns) = (u128::from(all), u128::from(column_ns.max(1)));
+    let (all_ns, column_ns) = (u128::from(ns), u128::from(column_ns.max(1)));
     let height = ((all_ns * 10 + column_ns / 2) / column_ns).clamp(2, 10);
-    (all > 0).then_some((Activity::ALL[most], u64::try_from(height).unwrap_or(10)))
+    (ns > 0).then(|| u64::try_from(height).unwrap_or(10))
 }
 
 #[cfg(test)]
@@ -104,6 +191,27 @@ mod tests {
 
     use super::*;
 
+    fn drawn(timeline: TimelineReport) -> String {
+        let mut report = gpuprobe_analysis::Replay::default().finish(None);
+        report.idle = vec![IdleRow { tgid: Tgid(1), stream: 7, idle_ns: 1, count: 3, ..IdleRow::default() }];
+        report.timeline = timeline;
+        let mut out = String::new();
+        super::timeline(&mut out, &report.timeline, &Drawn::new(&report));
+        out
+    }
+
+    #[test]
+    fn a_stream_is_followed_by_its_idle_time() {
+        let row = |handle: u64| {
+            let (lane, bins) = (Lane::Stream(handle), Bins::default());
+            Row { tgid: Tgid(1), process: "p".into(), lane, calls: 1, bins }
+        };
+        let out =
+            drawn(TimelineReport { from_ns: 5, to_ns: 9, rows: vec![row(7), row(8)], calls_without_row: 0 });
+        let title = "title=\"idle 1 ns in all, 3 times; 25.0 % of the recording\">idle 25.0 %<";
+        assert_eq!((out.matches(title).count(), out.matches(">idle 2").count()), (1, 1), "{out}");
+    }
+
     #[test]
     fn the_rows_with_most_calls_are_drawn_in_their_original_order() {
         let row = |pid: u32| {
@@ -111,9 +219,7 @@ mod tests {
             Row { tgid: Tgid(pid), process: "p".into(), lane, calls: pid.into(), bins }
         };
         let rows: Vec<_> = (1..=60).map(row).collect();
-        let report = TimelineReport { from_ns: 5, to_ns: 9, rows, calls_without_row: 3 };
-        let mut out = String::new();
-        timeline(&mut out, &report);
+        let out = drawn(TimelineReport { from_ns: 5, to_ns: 9, rows, calls_without_row: 3 });
         let drawn: Vec<u32> = (1..=60).filter(|pid| out.contains(&format!(">thread {pid}<"))).collect();
         assert_eq!(drawn, (13..=60).collect::<Vec<_>>());
         assert!(out.find(">thread 13<") < out.find(">thread 60<"));

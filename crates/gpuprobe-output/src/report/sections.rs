@@ -1,12 +1,14 @@
 //! The sections of the page with tables, curves and flame graphs.
 
 use gpuprobe_analysis::copies::effective;
-use gpuprobe_analysis::timeline::Activity;
+use gpuprobe_analysis::timeline::{Activity, Lane};
 use gpuprobe_analysis::{ReplayReport, SummaryReport};
 use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::HostMemory;
 
 use super::Source;
+use super::brief::brief;
+use super::lanes::Drawn;
 use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
 use crate::summary::op_totals;
@@ -68,7 +70,15 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
     for process in &report.live {
         let (name, end) = (escape(&process.process), bytes(process.end_bytes));
         put!(out, "<p>{} {name}: {end} at the end</p>\n", process.tgid);
-        curve(out, &process.live, between);
+        let of_process = report.sites.curves.iter().filter(|curve| curve.tgid == process.tgid);
+        curve(out, &process.live, &of_process.collect::<Vec<_>>(), between);
+    }
+    if report.sites.unattributed > 0 {
+        put!(
+            out,
+            "<p>{} were freed without a known call site; they remain in the areas of call sites</p>\n",
+            bytes(report.sites.unattributed)
+        );
     }
     if report.more_live > 0 {
         put!(
@@ -78,7 +88,9 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
         );
     }
     out.push_str("</div>\n");
-    memory_by_site(out, &report.summary.memory_by_site);
+    // the figures of the BPF side are complete even if records were lost
+    let counted = &report.summary.memory_by_site;
+    memory_by_site(out, if counted.is_empty() { &report.sites.at_end } else { counted });
     if report.memory.total > 0 {
         out.push_str("<h2>Memory allocated, by stack</h2>\n");
         flame(out, &report.memory, bytes);
@@ -90,13 +102,14 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
         return;
     }
     out.push_str("<h2>Memory live at the end, by call site</h2>\n");
-    table(out, "sites", &["bytes", "", "allocations", "process", "call site"]);
+    table(out, "sites", &["call site", "bytes", "", "allocations", "process"]);
     let most = memory.sites.first().map_or(0, |site| site.bytes);
     for site in &memory.sites {
         let (name, process) = (escape(&site.call_site), escape(&site.process));
+        let short = escape(&brief(&site.call_site));
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{} {process}</td><td class=\"name\" title=\"{name}\"><div>{name}</div></td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{} {process}</td></tr>\n",
             bytes(site.bytes),
             bar(site.bytes, most, "launch"),
             site.allocations,
@@ -118,14 +131,14 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
     for line in lines {
         put!(out, "<p>{}</p>\n", escape(&line));
     }
-    table(out, "kernels", &["launches", "", "threads per launch", "streams", "mean launch call", "kernel"]);
+    table(out, "kernels", &["kernel", "launches", "", "threads per launch", "streams", "mean launch call"]);
     let most = ops.kernels.first().map_or(0, |kernel| kernel.totals.launches);
     for kernel in ops.kernels.iter().take(MOST_ROWS) {
         let name = escape(&kernel.kernel);
         let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\" title=\"{name}\"><div>{name}</div></td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{name}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             kernel.totals.launches,
             bar(kernel.totals.launches, most, "launch"),
             of_each(kernel.totals.threads),
@@ -143,7 +156,7 @@ pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
         return;
     }
     out.push_str("<h2>Copies and memsets</h2>\n");
-    table(out, "copies", &["copies", "bytes", "", "bandwidth", "kind, mode, host memory"]);
+    table(out, "copies", &["kind, mode, host memory", "copies", "bytes", "", "bandwidth"]);
     let most = copies.iter().map(|copy| copy.bytes).max().unwrap_or(0);
     for copy in copies {
         let host = match copy.host {
@@ -153,7 +166,7 @@ pub(super) fn copies(out: &mut String, summary: &SummaryReport) {
         let name = format!("{}, {}{host}", copy.direction.as_str(), copy.mode());
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             copy.copies,
             bytes(copy.bytes),
             bar(copy.bytes, most, "transfer"),
@@ -171,6 +184,7 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
     }
     out.push_str("<h2>Functions</h2>\n");
     let titles = [
+        "function",
         "calls",
         "errors",
         "total",
@@ -180,7 +194,6 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
         "p99",
         "max",
         "distribution of durations",
-        "function",
     ];
     table(out, "functions", &titles);
     let most = summary.functions.iter().map(|f| f.total_ns).max().unwrap_or(0);
@@ -190,7 +203,7 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
         let class = Activity::of(f.class).as_str();
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             f.calls,
             if f.errors > 0 { " class=\"bad\"" } else { "" },
             f.errors,
@@ -206,22 +219,32 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
     end_table(out, summary.functions.len());
 }
 
-pub(super) fn slowest(out: &mut String, summary: &SummaryReport) {
+pub(super) fn slowest(out: &mut String, report: &ReplayReport, drawn: &Drawn<'_>) {
+    let summary = &report.summary;
     if summary.slowest.is_empty() {
         return;
     }
     out.push_str("<h2>Slowest calls</h2>\n");
-    table(out, "slowest", &["took", "at", "process", "thread", "function"]);
+    table(out, "slowest", &["function", "took", "at", "process", "thread"]);
     for slow in &summary.slowest {
         let mut name = escape(&slow.name);
         let more =
             [slow.size.map(bytes), slow.kernel.as_deref().map(escape), slow.error.as_deref().map(escape)];
         more.into_iter().flatten().for_each(|text| name += &format!(", {text}"));
+        let at = format!("{:.6} s", slow.start_ns as f64 / 1e9);
+        let lane = drawn.index.get(&(slow.tgid, Lane::Thread(slow.tid)));
+        let link = |lane: &usize| {
+            let start_ns = slow.start_ns.saturating_sub(report.timeline.from_ns);
+            let took = slow.duration_ns;
+            format!(
+                "<a href=\"#timeline\" data-lane=\"{lane}\" data-start=\"{start_ns}\" data-took=\"{took}\">{at}</a>"
+            )
+        };
+        let at = lane.map(link).unwrap_or(at);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td>{}</td><td>{:.6} s</td><td>{}</td><td>{}</td><td class=\"name\">{name}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}</td><td>{at}</td><td>{}</td><td>{}</td></tr>\n",
             duration(slow.duration_ns),
-            slow.start_ns as f64 / 1e9,
             slow.tgid,
             slow.tid
         );
@@ -241,12 +264,12 @@ pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
         return;
     }
     out.push_str("<h2>Errors</h2>\n");
-    table(out, "errors", &["calls", "error", "function"]);
+    table(out, "errors", &["function", "calls", "error"]);
     for error in summary.errors.iter().take(MOST_ROWS) {
         let (function, what) = (escape(&error.function), escape(&error.error));
         put!(
             out,
-            "<tr data-name=\"{function} {what}\"><td>{}</td><td class=\"name\">{what}</td><td class=\"name\">{function}</td></tr>\n",
+            "<tr data-name=\"{function} {what}\"><td class=\"name\">{function}</td><td>{}</td><td class=\"name\">{what}</td></tr>\n",
             error.count
         );
     }
@@ -276,12 +299,15 @@ pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<
     out.push_str("</ul>\n");
 }
 
-/// Begins a table whose last column is a name.
+/// Begins a table whose first column is a name, so that it is visible on a narrow screen. A click on a title sorts.
 pub(super) fn table(out: &mut String, id: &str, titles: &[&str]) {
     put!(out, "<div class=\"scroll\"><table id=\"{id}\"><thead><tr>");
     for (i, title) in titles.iter().enumerate() {
-        let class = if i + 1 == titles.len() { " class=\"name\"" } else { "" };
-        put!(out, "<th{class}>{title}</th>");
+        let class = if i == 0 { " class=\"name\"" } else { "" };
+        match *title {
+            "" => put!(out, "<th{class}></th>"),
+            title => put!(out, "<th{class}><button class=\"sort\">{title}</button></th>"),
+        }
     }
     out.push_str("</tr></thead><tbody>\n");
 }

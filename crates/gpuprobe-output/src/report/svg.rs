@@ -1,9 +1,11 @@
 //! Parts of the page: escaped text, and charts drawn as SVG.
 
+use gpuprobe_analysis::SiteCurve;
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::flame::FlameNode;
 use gpuprobe_analysis::trend::Trend;
 
+use super::brief::brief;
 use crate::units::{bytes, duration, printable, seconds};
 
 /// Appends formatted text. Writing into a `String` cannot fail.
@@ -41,13 +43,23 @@ pub(super) fn bar(value: u64, most: u64, class: &str) -> String {
     )
 }
 
-/// A chart of a value over time.
-pub(super) fn curve(out: &mut String, trend: &Trend, (from_ns, to_ns): (u64, u64)) {
+/// A chart of live memory over time: all of it, and in front the largest call sites, stacked.
+pub(super) fn curve(out: &mut String, trend: &Trend, sites: &[&SiteCurve], (from_ns, to_ns): (u64, u64)) {
     const HEIGHT: f64 = 120.0;
     const WIDTH: f64 = 1000.0;
+    const COLUMNS: usize = 250;
     let span = to_ns.saturating_sub(from_ns).max(1) as f64;
-    let most = trend.peak.max(1) as f64;
-    let y = |value: u64| HEIGHT - HEIGHT * value as f64 / most;
+    let mut stacked = vec![0; COLUMNS];
+    let mut areas = Vec::new();
+    for site in sites {
+        let below = stacked.clone();
+        for (sum, bytes) in stacked.iter_mut().zip(site.columns((from_ns, to_ns), COLUMNS)) {
+            *sum = bytes.saturating_add(*sum);
+        }
+        areas.push((below, stacked.clone()));
+    }
+    let most = stacked.iter().copied().fold(trend.peak, u64::max).max(1);
+    let y = |value: u64| HEIGHT - HEIGHT * value as f64 / most as f64;
     let (mut points, mut last) = (String::new(), 0);
     for (times, bin) in trend.bins.iter() {
         let Some(values) = bin else { continue };
@@ -58,13 +70,47 @@ pub(super) fn curve(out: &mut String, trend: &Trend, (from_ns, to_ns): (u64, u64
         last = values.last;
     }
     let end = y(trend.last);
+    let [all, half] = [most, most / 2].map(bytes);
     put!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" height=\"140\" preserveAspectRatio=\"none\" role=\"img\">\
+        "<div class=\"chart\"><div class=\"y\"><span>{all}</span><span>{half}</span><span>0</span></div>\
+         <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" height=\"140\" preserveAspectRatio=\"none\" role=\"img\">\
+         <line class=\"grid\" x1=\"0\" y1=\"60\" x2=\"{WIDTH}\" y2=\"60\"/>\
          <line class=\"grid\" x1=\"0\" y1=\"{HEIGHT}\" x2=\"{WIDTH}\" y2=\"{HEIGHT}\"/>\
-         <polygon class=\"area\" points=\"0,{HEIGHT} {points}{WIDTH},{end:.1} {WIDTH},{HEIGHT}\"/></svg>"
+         <polygon class=\"area\" points=\"0,{HEIGHT} {points}{WIDTH},{end:.1} {WIDTH},{HEIGHT}\"/>"
     );
-    put!(out, "<p>{} to {}; the peak is {}</p>", seconds(from_ns), seconds(to_ns), bytes(trend.peak));
+    for (at, (below, above)) in areas.iter().enumerate() {
+        put!(out, "<polygon class=\"site{at}\" points=\"");
+        let edge = |values: &[u64]| values.iter().copied().enumerate().collect::<Vec<_>>();
+        let step = WIDTH / COLUMNS as f64;
+        for (column, value) in edge(above).into_iter().chain(edge(below).into_iter().rev()) {
+            put!(out, "{:.1},{:.1} ", step * (column + 1) as f64, y(value));
+        }
+        put!(out, "\"><title>{}</title></polygon>", escape(&sites[at].call_site));
+    }
+    out.push_str("</svg><div class=\"x\">");
+    (0..=4).for_each(|quarter| {
+        put!(
+            out,
+            "<span>{}</span>",
+            seconds(from_ns.saturating_add((span * f64::from(quarter) / 4.0) as u64))
+        );
+    });
+    put!(out, "</div></div><p>the peak is {}</p>", bytes(trend.peak));
+    if sites.is_empty() {
+        return;
+    }
+    out.push_str("<ul class=\"sites\">");
+    for (at, site) in sites.iter().enumerate() {
+        put!(
+            out,
+            "<li title=\"{}\"><i class=\"key site{at}\"></i>{}: {}</li>",
+            escape(&site.call_site),
+            bytes(site.peak),
+            escape(&brief(&site.call_site))
+        );
+    }
+    out.push_str("</ul><p>the largest call sites by their own peaks; the area behind them is all memory of the process</p>");
 }
 
 /// The distribution of durations: a bar for each bucket, on a logarithmic time axis.
@@ -176,10 +222,10 @@ mod tests {
     #[test]
     fn empty_and_very_large_values_are_drawn() {
         let mut out = String::new();
-        curve(&mut out, &Trend::default(), (0, 0));
+        curve(&mut out, &Trend::default(), &[], (0, 0));
         let mut trend = Trend::default();
         trend.set(u64::MAX, u64::MAX);
-        curve(&mut out, &trend, (0, u64::MAX));
+        curve(&mut out, &trend, &[], (0, u64::MAX));
         let buckets =
             [Bucket { from: 0, to: 1, count: u64::MAX }, Bucket { from: 5, to: u64::MAX, count: 1 }];
         out += &distribution(&buckets, "launch");
@@ -193,8 +239,10 @@ mod tests {
         let (mut trend, mut out) = (Trend::default(), String::new());
         trend.set(minute, 50);
         trend.set(minute + 500, 100);
-        curve(&mut out, &trend, (minute, minute + 1000));
+        curve(&mut out, &trend, &[], (minute, minute + 1000));
         assert!(out.contains("0.0,60.0 500.0,60.0 500.0,0.0"), "{out}");
-        assert!(out.contains("<p>60.000000 s to 60.000001 s; the peak is 100 B</p>"), "{out}");
+        assert!(out.contains("<span>100 B</span><span>50 B</span><span>0</span>"), "{out}");
+        assert!(out.contains("<div class=\"x\"><span>60.000000 s</span>"), "{out}");
+        assert!(out.contains("<span>60.000001 s</span></div></div><p>the peak is 100 B</p>"), "{out}");
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Shown {
 pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
     let mut reader = Reader::new(bytes).ok()?;
     let meta = reader.meta().clone();
-    let mut replay = Replay::default();
+    let mut replay = Replay::with_calls();
     let mut part = TimelineBuilder::new(Some(NS_PER_SECOND / 100), Some(NS_PER_SECOND));
     let mut outputs = Target::ALL.map(|_| Vec::new());
     let mut conversions: Vec<_> = Target::ALL
@@ -97,6 +97,16 @@ fn assert_page(report: &ReplayReport, meta: &Meta, end: Option<&End>, bytes: &[u
         &Source { name: "<script>name", meta, end, missing: &["segment <b>7</b> is missing".to_owned()] },
     );
     assert_bounded("page", page.len(), bytes);
+    if let Some((_, rest)) = page.split_once("<pre id=\"calls\" hidden>") {
+        let text = rest.split_once("</pre>").expect("the calls end").0;
+        let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&");
+        let calls: serde_json::Value = serde_json::from_str(&text).expect("calls are JSON");
+        let texts = calls["texts"].as_array().map_or(0, Vec::len);
+        for call in calls["calls"].as_array().expect("a list of calls") {
+            let numbers = call.as_array().expect("a call is a list").iter().skip(6);
+            assert!(numbers.into_iter().all(|n| n.as_u64().is_some_and(|n| n < texts as u64)), "{call}");
+        }
+    }
     let lower = page.to_ascii_lowercase();
     for ours in ["<script", "</script", "<style", "</style", "<meta http-equiv"] {
         assert_eq!(lower.matches(ours).count(), 1, "{ours} in the page");

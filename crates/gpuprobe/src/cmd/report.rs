@@ -18,7 +18,7 @@ use crate::trace_file::input::{TraceInput, create};
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let mut input = TraceInput::open(&args.trace)?;
     let meta = input.reader.meta().clone();
-    let mut replay = Replay::default();
+    let mut replay = if args.html.is_some() { Replay::with_calls() } else { Replay::default() };
     let ending = input.for_each_event(|event| {
         replay.feed(event);
         Ok(())

@@ -25,6 +25,7 @@ use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
 use crate::gpu_ops::launches::{self, CudaKernelLaunches, GraphLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::stats::buckets::bucket;
+use crate::timeline::stream_idle::IdleRow;
 
 /// CUDA kernels with a row of their own; all others share one.
 const MOST_KERNELS: usize = 4096;
@@ -66,6 +67,11 @@ impl GpuOpReplay {
         self.pending.take_all_of(tgid).into_iter().for_each(|op| self.count(op));
         self.busiest.clear(tgid);
         self.gap_tracker.clear(tgid);
+    }
+
+    /// When streams were idle.
+    pub(crate) fn idle(&self) -> Vec<IdleRow> {
+        self.gap_tracker.idle()
     }
 
     pub(crate) fn report(&self) -> GpuOps {

@@ -10,6 +10,7 @@ use super::op::GpuOp;
 use crate::gpu_ops::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
 use crate::gpu_ops::streams::stream_of;
 use crate::stats::buckets::bucket;
+use crate::timeline::stream_idle::{IdleRow, StreamIdle};
 
 /// Streams that are followed; gaps of others are not counted.
 const MOST_STREAMS: usize = 8192;
@@ -29,6 +30,7 @@ pub(super) struct StreamGapTracker {
     idlest: HashMap<Tgid, u64>,
     /// The sum of the same over exited processes.
     idlest_exited_ns: u64,
+    idle: StreamIdle,
 }
 
 /// When the last launch on a stream returned, and the last wait for the stream.
@@ -52,6 +54,10 @@ impl StreamGapTracker {
     pub(super) fn gaps(&self) -> Gaps {
         let idle_ns = self.idlest.values().copied().fold(self.idlest_exited_ns, u64::saturating_add);
         Gaps { idle_ns, ..self.gaps.clone() }
+    }
+
+    pub(super) fn idle(&self) -> Vec<IdleRow> {
+        self.idle.report()
     }
 
     /// Settles a process that exited or runs another program.
@@ -137,6 +143,9 @@ impl StreamGapTracker {
         self.gaps.streams += u64::from(!stream.has_gaps);
         stream.has_gaps = true;
         let ns = op.start_ns - since_ns;
+        if kind == GapKind::AfterSync {
+            self.idle.add(op.tgid, op.stream, (since_ns, op.start_ns));
+        }
         let length = bucket(ns);
         if kind == GapKind::AfterSync && (1..SHORT_GAP_LOG2).contains(&length) {
             stream.idle_ns = stream.idle_ns.saturating_add(1 << length);

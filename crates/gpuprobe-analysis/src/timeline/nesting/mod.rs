@@ -311,7 +311,7 @@ fn end_of(call: &Call) -> u64 {
 }
 
 /// An estimate of the memory of a call.
-fn weight(call: &Call) -> usize {
+pub(super) fn weight(call: &Call) -> usize {
     let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
     let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
     let text = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
