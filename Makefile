@@ -52,9 +52,10 @@ fmt: ## Format Rust, C and C++
 	cargo fmt --all
 	find benches crates tests tools \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0r clang-format -i
 
-install: ## Install the built binary (PREFIX=/usr/local)
+install: ## Install the built binary, manual pages, completions and examples (PREFIX=/usr/local)
 	@test -x $(GPUPROBE) || { echo "$(GPUPROBE) is not there; run make build first, not as root" >&2; exit 1; }
-	install -D -m 755 $(GPUPROBE) $(DESTDIR)$(PREFIX)/bin/gpuprobe
+	install -D -m 755 --strip $(GPUPROBE) $(DESTDIR)$(PREFIX)/bin/gpuprobe
+	@packaging/install-data $(DESTDIR)$(PREFIX)
 
 clean: ## Remove everything built
 	cargo clean

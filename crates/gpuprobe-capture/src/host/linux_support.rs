@@ -57,11 +57,13 @@ pub fn linux_support() -> LinuxSupport {
     let features = vec![
         Feature {
             name: "BTF tracepoints of system calls",
+            optional: true,
             present: tracepoint("btf_trace_sys_enter"),
             without: "--driver does not see system calls on NVIDIA device files",
         },
         Feature {
             name: FENTRY,
+            optional: true,
             present: fentry,
             without: match kprobes {
                 true => "--driver=GLOB has only kprobes, which cost more: the kernel refuses such programs",
@@ -70,6 +72,7 @@ pub fn linux_support() -> LinuxSupport {
         },
         Feature {
             name: KPROBES,
+            optional: true,
             present: kprobes,
             without: match fentry {
                 true => "--driver=GLOB has only fentry (CONFIG_KPROBES=y and CONFIG_KPROBE_EVENTS=y)",
@@ -80,11 +83,13 @@ pub fn linux_support() -> LinuxSupport {
         },
         Feature {
             name: KPROBE_MULTI,
+            optional: true,
             present: multi,
             without: "kprobes are attached, and slowly detached, one by one (CONFIG_FPROBE=y)",
         },
         Feature {
             name: KPROBE_SESSION,
+            optional: true,
             present: multi && attach_type("BPF_TRACE_KPROBE_SESSION") && btf.is_some_and(has_session_return),
             without: match multi {
                 true => {
@@ -95,6 +100,7 @@ pub fn linux_support() -> LinuxSupport {
         },
         Feature {
             name: "tracefs",
+            optional: true,
             present: gpuprobe_discover::tracefs(Path::new("/proc")).is_some(),
             without: "`list --driver` does not know which functions can be probed (mount -t tracefs tracefs /sys/kernel/tracing)",
         },

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libbpf_rs::libbpf_sys;
 
-use crate::host::release::version_of;
+use crate::host::release::{OLDEST, is_too_old, version_of};
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub(crate) fn checks(roots: Roots<'_>, kernel: &str) -> Vec<Check> {
     vec![
         proc(!status.is_empty()),
         capabilities(effective),
+        release(kernel),
         pid_namespace(&fs::read_link(roots.proc.join("self/ns/pid")).unwrap_or_default()),
         lockdown(&read(roots.sys, "kernel/security/lockdown")),
         memlock(kernel, &read(roots.proc, "self/limits")),
@@ -105,29 +106,81 @@ fn filter(is_there: bool) -> Check {
     Check { name: "system call filter", verdict, found }
 }
 
-/// The needed capabilities, by number and name.
-const WANTED: [(u32, &str); 4] =
-    [(39, "CAP_BPF"), (38, "CAP_PERFMON"), (19, "CAP_SYS_PTRACE"), (2, "CAP_DAC_READ_SEARCH")];
+/// A capability that gpuprobe needs. README.md, the systemd unit and the package name the same ones.
+struct Capability {
+    bit: u32,
+    name: &'static str,
+    /// What is not seen without it.
+    cost: &'static str,
+    /// Whether `CAP_SYS_ADMIN` includes it.
+    in_sys_admin: bool,
+}
+
+const EVERYTHING: &str = "everything";
+const WANTED: [Capability; 5] = [
+    Capability { bit: 39, name: "CAP_BPF", cost: EVERYTHING, in_sys_admin: true },
+    Capability { bit: 38, name: "CAP_PERFMON", cost: EVERYTHING, in_sys_admin: true },
+    Capability {
+        bit: SYS_PTRACE,
+        name: "CAP_SYS_PTRACE",
+        cost: "programs in containers and of other users",
+        in_sys_admin: false,
+    },
+    Capability {
+        bit: 2,
+        name: "CAP_DAC_READ_SEARCH",
+        cost: "libraries in closed folders",
+        in_sys_admin: false,
+    },
+    Capability {
+        bit: 40,
+        name: "CAP_CHECKPOINT_RESTORE",
+        cost: "libraries that were deleted or replaced while in use",
+        in_sys_admin: true,
+    },
+];
 const SYS_ADMIN: u32 = 21;
 const SYS_PTRACE: u32 = 19;
 
-/// Whether the capabilities allow loading and attaching.
-pub(crate) fn may_trace(effective: u64) -> bool {
-    let has = |bit: u32| effective & (1 << bit) != 0;
-    has(SYS_ADMIN) || (has(39) && has(38))
-}
-
 fn capabilities(effective: u64) -> Check {
+    let has = |bit: u32| effective & (1 << bit) != 0;
     let missing: Vec<_> =
-        WANTED.iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| *name).collect();
-    let (verdict, found) = match (may_trace(effective), missing.is_empty()) {
-        (false, _) => (Verdict::Bad, format!("{} missing: run as root, or with these", missing.join(", "))),
-        (true, true) => (Verdict::Good, "all that are needed".to_owned()),
-        (true, false) => {
-            (Verdict::Limited, format!("{} missing: some processes cannot be read", missing.join(", ")))
-        }
+        WANTED.iter().filter(|wanted| !(has(wanted.bit) || wanted.in_sys_admin && has(SYS_ADMIN))).collect();
+    let names = missing.iter().map(|wanted| wanted.name).collect::<Vec<_>>().join(", ");
+    let (verdict, found) = if missing.iter().any(|wanted| wanted.cost == EVERYTHING) {
+        (Verdict::Bad, format!("{names} missing: run as root, or with these"))
+    } else if missing.is_empty() {
+        (Verdict::Good, "all that are needed".to_owned())
+    } else {
+        let costs: Vec<_> = missing.iter().map(|wanted| wanted.cost).collect();
+        (Verdict::Limited, format!("{names} missing: not seen are {}", costs.join(", ")))
     };
     Check { name: "capabilities", verdict, found }
+}
+
+fn release(kernel: &str) -> Check {
+    let (verdict, found) = match is_too_old(kernel) {
+        true => (Verdict::Bad, format!("{kernel} is too old: gpuprobe needs {OLDEST} or newer")),
+        false => (Verdict::Good, format!("{OLDEST} or newer")),
+    };
+    Check { name: "Linux kernel", verdict, found }
+}
+
+/// Without multi links, probes are perf events, for which many Linux kernels require more than `CAP_PERFMON`.
+pub(crate) fn perf_events(roots: Roots<'_>, has_multi: bool) -> Check {
+    perf_events_with(effective(&read(roots.proc, "self/status")), has_multi)
+}
+
+fn perf_events_with(effective: u64, has_multi: bool) -> Check {
+    let (verdict, found) = match (has_multi, effective & (1 << SYS_ADMIN) != 0) {
+        (true, _) => (Verdict::Good, "are not needed".to_owned()),
+        (false, true) => (Verdict::Good, "are permitted".to_owned()),
+        (false, false) => (
+            Verdict::Limited,
+            "CAP_SYS_ADMIN missing, without which Linux before 6.6 may refuse every probe".to_owned(),
+        ),
+    };
+    Check { name: "perf events", verdict, found }
 }
 
 /// Pids are compared in BPF programs, where they are those of the first namespace.
@@ -270,7 +323,41 @@ mod tests {
         assert!(none.found.contains("CAP_BPF, CAP_PERFMON"));
         let some = capabilities((1 << 39) | (1 << 38));
         assert_eq!(some.verdict, Verdict::Limited);
-        assert!(some.found.starts_with("CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH missing"));
+        let names =
+            "CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_CHECKPOINT_RESTORE missing: not seen are programs in";
+        assert!(some.found.starts_with(names), "{}", some.found);
+        let admin = capabilities(1 << SYS_ADMIN);
+        assert!(admin.found.starts_with("CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH missing"), "{}", admin.found);
+    }
+
+    #[test]
+    fn perf_events_need_one_more_capability() {
+        assert_eq!(perf_events_with(0, true).verdict, Verdict::Good);
+        assert_eq!(perf_events_with(1 << SYS_ADMIN, false).verdict, Verdict::Good);
+        assert_eq!(perf_events_with(0, false).verdict, Verdict::Limited);
+    }
+
+    #[test]
+    fn an_old_linux_kernel_is_named() {
+        assert_eq!(release("6.1.0-18-amd64").verdict, Verdict::Good);
+        let old = release("5.10.0");
+        assert_eq!(
+            (old.verdict, &*old.found),
+            (Verdict::Bad, "5.10.0 is too old: gpuprobe needs 5.17 or newer")
+        );
+    }
+
+    #[test]
+    fn the_readme_the_unit_and_the_manifest_name_the_same_capabilities() {
+        let readme = include_str!("../../../../README.md");
+        let unit = include_str!("../../../../packaging/systemd/gpuprobe.service");
+        let manifest = include_str!("../../../../packaging/kubernetes/daemonset.yaml");
+        let package = include_str!("../../../../packaging/deb/control");
+        for Capability { name, .. } in WANTED {
+            assert!(readme.contains(name) && package.contains(name), "{name}");
+            assert_eq!(unit.matches(name).count(), 2, "{name}");
+            assert!(manifest.contains(name.trim_start_matches("CAP_")), "{name}");
+        }
     }
 
     #[test]
@@ -318,7 +405,7 @@ mod tests {
     fn checks_do_not_fail_without_proc_and_sys() {
         let nowhere = Path::new("/nonexistent");
         let all = checks(Roots { proc: nowhere, sys: nowhere }, "6.18");
-        assert_eq!(all.len(), 9);
+        assert_eq!(all.len(), 10);
         assert_eq!((all[0].name, all[0].verdict), (PROC, Verdict::Bad));
         assert_eq!(all[0].found, "is not mounted: mount -t proc proc /proc");
         assert_eq!(all[1].verdict, Verdict::Bad, "no capabilities are known");

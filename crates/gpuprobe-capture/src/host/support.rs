@@ -57,6 +57,8 @@ pub struct Feature {
     pub name: &'static str,
     /// Whether the Linux kernel has it.
     pub present: bool,
+    /// Whether gpuprobe can do without it: it is slower, or lacks one option.
+    pub optional: bool,
     /// The consequence, or what to do, if it is missing.
     pub without: &'static str,
 }
@@ -81,21 +83,25 @@ pub fn support() -> Support {
     let features = vec![
         Feature {
             name: BTF,
+            optional: false,
             present: Path::new("/sys/kernel/btf/vmlinux").exists(),
             without: "nothing can be loaded: the kernel must be built with CONFIG_DEBUG_INFO_BTF=y",
         },
         Feature {
             name: SESSION,
+            optional: true,
             present: attach_type("BPF_TRACE_UPROBE_SESSION") && btf.as_ref().is_some_and(has_session_return),
             without: "entry and return are two programs (kernel 6.13 has sessions)",
         },
         Feature {
             name: MULTI,
+            optional: true,
             present: attach_type("BPF_TRACE_UPROBE_MULTI"),
             without: "each function is attached, and slowly detached, one by one (kernel 6.6 has multi links)",
         },
         Feature {
             name: TRACEPOINTS,
+            optional: false,
             present: tracepoint("btf_trace_sched_process_exec"),
             without: "starts and exits of processes are not seen",
         },
@@ -104,6 +110,8 @@ pub fn support() -> Support {
     let mut checks = machine_checks::checks(machine_checks::host(), &kernel);
     let has_sessions = features.iter().any(|f| f.name == SESSION && f.present);
     checks.push(machine_checks::several_stacks(has_sessions, machine_checks::may_write_back()));
+    let has_multi = features.iter().any(|f| f.name == MULTI && f.present);
+    checks.push(machine_checks::perf_events(machine_checks::host(), has_multi));
     Support { checks, kernel, features }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::CaptureError;
 use crate::host::machine_checks::{PROC, Verdict};
-use crate::host::release::version_of;
+use crate::host::release::{OLDEST, is_too_old};
 use crate::host::support::{Support, Tier, support};
 
 /// Fails with the reason if nothing can be traced on this machine.
@@ -12,10 +12,8 @@ pub fn check_machine(forced: Option<Tier>) -> Result<(), CaptureError> {
 
 /// Checks the Linux kernel and the privileges, in the order in which a user would have to fix them.
 pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, CaptureError> {
-    // the first kernel with bpf_loop
-    const OLDEST: (u32, u32) = (5, 17);
-    if version_of(&support.kernel).is_some_and(|v| v < OLDEST) {
-        return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: "5.17" });
+    if is_too_old(&support.kernel) {
+        return Err(CaptureError::KernelTooOld { found: support.kernel.clone(), needed: OLDEST });
     }
     if let Some(bad) = support.checks.iter().find(|c| c.verdict == Verdict::Bad) {
         return Err(match bad.name {

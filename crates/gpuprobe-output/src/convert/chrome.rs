@@ -4,16 +4,20 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Level, Sample, Slice};
 use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields, type_of, xid_fields};
 use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 use serde_json::json;
 
 use super::trace_writer::{TraceWriter, thread_name};
+use crate::gpu_op_text;
 
-/// Processes and threads whose names are remembered as written. Beyond that, names are written again, which is
-/// harmless.
+/// Processes, threads and streams whose names are remembered as written. Beyond that, names are written again, which
+/// is harmless; streams get a second track.
 const MOST_NAMED: usize = 1 << 16;
+/// The format has no tracks but threads, so a stream is a thread with a number above those that Linux gives (2^22).
+const FIRST_STREAM: u32 = 1 << 30;
 
 pub(super) struct Chrome<W> {
     out: W,
@@ -22,6 +26,9 @@ pub(super) struct Chrome<W> {
     meta: Meta,
     processes: HashMap<Tgid, Arc<str>>,
     threads: HashMap<(Tgid, Tid), ()>,
+    /// The track of each stream of each process.
+    streams: HashMap<(Tgid, u64), Tid>,
+    next_stream: u32,
 }
 
 /// The fields that every event begins with.
@@ -44,6 +51,8 @@ impl<W: Write> Chrome<W> {
             meta: meta.clone(),
             processes: HashMap::new(),
             threads: HashMap::new(),
+            streams: HashMap::new(),
+            next_stream: FIRST_STREAM,
         })
     }
 
@@ -101,6 +110,38 @@ impl<W: Write> Chrome<W> {
         Ok(())
     }
 
+    /// The track of a stream.
+    fn stream(&mut self, tgid: Tgid, stream: u64) -> io::Result<Tid> {
+        if let Some(tid) = self.streams.get(&(tgid, stream)) {
+            return Ok(*tid);
+        }
+        if self.streams.len() >= MOST_NAMED {
+            self.streams.clear();
+        }
+        let tid = Tid(self.next_stream);
+        self.next_stream = self.next_stream.saturating_add(1);
+        self.streams.insert((tgid, stream), tid);
+        self.name("thread_name", tgid, tid, &gpu_op_text::stream(stream))?;
+        Ok(tid)
+    }
+
+    /// Writes an instant on its stream for each GPU operation of these calls.
+    fn stream_ops(&mut self, slices: &[Slice]) -> io::Result<()> {
+        for op in stream_ops(slices) {
+            let call = &op.slice.call;
+            let tid = self.stream(call.tgid, op.stream)?;
+            let (category, at_ns, tgid) = (type_of(call.class), op.slice.start_ns, call.tgid);
+            let head = Head { name: op.name, category, phase: "i", at_ns, tgid, tid };
+            self.instant(&head, "t", |json| {
+                json.uint("event_id", call.id);
+                if let Some(size) = call.effect.size() {
+                    json.uint("size", size);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     /// An instant event; `scope` is `t` for a thread, `p` for a process and `g` for global.
     fn instant(
         &mut self,
@@ -145,7 +186,7 @@ impl<W: Write> TraceWriter for Chrome<W> {
             json.close();
             self.end()?;
         }
-        Ok(())
+        self.stream_ops(slices)
     }
 
     fn process(&mut self, change: &ProcessEvent) -> io::Result<()> {

@@ -7,6 +7,8 @@ use clap::Args;
 use gpuprobe_capture::{LinuxFunctionHook, Tier, TracepointHook};
 use gpuprobe_event::Hooks;
 
+use super::value_parsers::buffer_size;
+
 /// The value of `--driver` without a glob: only the device files of the NVIDIA kernel module.
 pub(crate) const DEVICES_ONLY: &str = "";
 
@@ -16,8 +18,8 @@ pub(crate) struct AttachArgs {
     /// Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
-    /// Size of the ring buffer between the Linux kernel and gpuprobe, in MiB (rounded up to a power of two)
-    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)
+    #[arg(long, value_name = "SIZE", value_parser = buffer_size)]
     pub(crate) buffer: Option<u32>,
     /// Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the
     /// call that makes it; with a value, also Linux kernel functions of these names, such as 'uvm_*' (repeatable)

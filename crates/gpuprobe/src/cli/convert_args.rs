@@ -12,8 +12,8 @@ pub(crate) struct ConvertArgs {
     /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// `chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto's own format, with
-    /// streams as tracks; `folded` is stacks with microseconds, for flame graphs
+    /// `chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto's own format, half
+    /// the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs
     #[arg(long, value_name = "FORMAT", value_parser = target())]
     pub(crate) to: Target,
     /// Output file; `-` is stdout [default: stdout if it is not a terminal, otherwise a file next to the trace]

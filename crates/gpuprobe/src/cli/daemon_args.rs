@@ -9,10 +9,12 @@ use clap::Args;
 use gpuprobe_capture::Tier;
 
 use super::attach_args::DEVICES_ONLY;
-use super::value_parsers::{metrics_addr, seconds, share, up_to};
+use super::value_parsers::{
+    metrics_addr, moment, one_second_or_more, path_not_pid, pid_not_path, share, span, up_to,
+};
 
 /// How often the whole host is scanned again, and libraries that no process uses are detached.
-pub(crate) const RESCAN_SECONDS: u64 = 10;
+pub(crate) const RESCAN: Duration = Duration::from_secs(10);
 const MOST_ROWS: i64 = 1 << 20;
 const MOST_ALLOCATIONS: i64 = 1 << 26;
 
@@ -54,14 +56,14 @@ pub(crate) struct DaemonArgs {
     /// changes
     #[arg(long, value_name = "FILE")]
     pub(crate) web_config: Option<PathBuf>,
-    /// Seconds between displays; 0 for none
-    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
-    pub(crate) display_interval: u64,
+    /// Time between displays; 0 for none
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment)]
+    pub(crate) display_interval: Duration,
     /// Only this process and the processes it forks (repeatable)
-    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    #[arg(short = 'd', long = "pid", value_name = "PID", value_parser = pid_not_path)]
     pub(crate) pids: Vec<u32>,
     /// A library to watch in addition to those found on the host (repeatable)
-    #[arg(short = 'p', long = "path", value_name = "PATH")]
+    #[arg(short = 'p', long = "path", value_name = "PATH", value_parser = path_not_pid())]
     pub(crate) paths: Vec<PathBuf>,
     /// Also count the functions that this file names, of any library or of the Linux kernel, and tracepoints
     /// (repeatable)
@@ -93,28 +95,28 @@ pub(crate) struct DaemonArgs {
     /// and 60 more while it is counted, 5 MB by default
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_kernels: u32,
-    /// Seconds for which an exited process keeps its own metrics, so that the last scrape sees them; after that its
+    /// Time for which an exited process keeps its own metrics, so that the last scrape sees them; after that its
     /// totals are added to those of its name
-    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = span)]
     pub(crate) keep_exited: Duration,
     /// Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added
     /// up by name. Each takes some 20 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_exited: u32,
-    /// Seconds between scans of all processes and folders. New libraries are found at once; these scans detach the
+    /// Time between scans of all processes and folders. New libraries are found at once; these scans detach the
     /// libraries that are no longer used
-    #[arg(long, value_name = "SECONDS", default_value_t = RESCAN_SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) rescan: u64,
-    /// Seconds between two readings of the counters; metrics are at most this old
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = one_second_or_more)]
+    pub(crate) rescan: Duration,
+    /// Time between two readings of the counters; metrics are at most this old
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span)]
     pub(crate) refresh: Duration,
     #[command(flatten)]
     pub(crate) nvml: NvmlArgs,
     /// Folder in which the kubelet keeps links to the logs of containers: pod names are taken from them
     #[arg(long, value_name = "DIR", default_value = gpuprobe_discover::CONTAINER_LOGS)]
     pub(crate) container_logs: PathBuf,
-    /// Seconds in which a call site may grow before it is suspected of a leak; always at least a quarter of its age
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// Time in which a call site may grow before it is suspected of a leak; always at least a quarter of its age
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = span)]
     pub(crate) warm_up: Duration,
     /// Report what was found, attached and skipped
     #[arg(short, long)]

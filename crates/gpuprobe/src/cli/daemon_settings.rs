@@ -172,7 +172,7 @@ mod tests {
         assert_eq!((all.metrics_addr.port(), all.refresh), (1, Duration::from_millis(500)));
         assert_eq!((all.max_exited, all.memleak, all.cudatrace), (16, true, false));
         assert_eq!((all.paths.len(), all.pids.as_slice()), (2, [7].as_slice()));
-        assert_eq!(all.display_interval, 5, "the default applies if neither sets it");
+        assert_eq!(all.display_interval, Duration::from_secs(5), "the default applies if neither sets it");
 
         let won = with_file(text, &["--cudatrace", "-p", "/d", "--refresh", "2"]).unwrap();
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
         for (text, expected) in [
             (
                 "\nrefresh = 0\n",
-                "line 2: invalid value '0' for '--refresh <SECONDS>': give a number greater than 0",
+                "line 2: invalid value '0' for '--refresh <TIME>': give a time greater than 0, such as 10",
             ),
             ("refresh = [1]", "line 1: `refresh` takes one value"),
             ("refrehs = 1", "line 1: `refrehs` is not a setting"),

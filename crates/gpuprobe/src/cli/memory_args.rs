@@ -4,16 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use super::attach_args::AttachArgs;
 use super::daemon_args::NvmlArgs;
-use super::value_parsers::seconds;
+use super::value_parsers::{pid, span};
 
 #[derive(Debug, Args)]
 pub(crate) struct MemoryArgs {
     /// Only this process and the processes it forks (repeatable); by default every process of the host
-    #[arg(short = 'd', long = "pid", value_name = "PID", conflicts_with = "command")]
+    #[arg(short = 'd', long = "pid", value_name = "PID", value_parser = pid, conflicts_with = "command")]
     pub(crate) pids: Vec<u32>,
     /// Also show the whole stack of each call site, from the function that allocated to the program's first function
     #[arg(long)]
@@ -21,14 +21,14 @@ pub(crate) struct MemoryArgs {
     /// Show it repeatedly, until Ctrl-C or the end of the command
     #[arg(long)]
     pub(crate) watch: bool,
-    /// With --watch: seconds between two displays
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds, requires = "watch")]
+    /// With --watch: time between two displays
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span, requires = "watch")]
     pub(crate) interval: Duration,
-    /// Stop after this many seconds [default: 10; with --watch or a command, when these end]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Stop after this long [default: 10s; with --watch or a command, when these end]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
-    /// Seconds in which a call site may grow before it is judged; always at least a quarter of its age
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    /// Time in which a call site may grow before it is judged; always at least a quarter of its age
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span)]
     pub(crate) warm_up: Duration,
     /// One line of JSON for each display
     #[arg(long)]
@@ -41,6 +41,6 @@ pub(crate) struct MemoryArgs {
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
     /// A command to start and to watch until it exits
-    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }

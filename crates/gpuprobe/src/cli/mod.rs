@@ -6,6 +6,9 @@ mod convert_args;
 mod daemon_args;
 pub(crate) mod daemon_settings;
 mod doctor_args;
+mod examples;
+#[cfg(test)]
+mod generated_files;
 mod helper_args;
 mod memory_args;
 mod record_args;
@@ -20,7 +23,7 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use self::attach_args::{AttachArgs, DEVICES_ONLY, ResolvedHooks};
 pub(crate) use self::bench_args::BenchArgs;
 pub(crate) use self::convert_args::ConvertArgs;
-pub(crate) use self::daemon_args::{DaemonArgs, NvmlArgs, RESCAN_SECONDS};
+pub(crate) use self::daemon_args::{DaemonArgs, NvmlArgs, RESCAN};
 pub(crate) use self::doctor_args::DoctorArgs;
 pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
 pub(crate) use self::memory_args::MemoryArgs;
@@ -36,18 +39,11 @@ pub(crate) use self::trace_args::TraceArgs;
     about,
     max_term_width = 110,
     args_conflicts_with_subcommands = true,
-    before_help = "Examples:
-  gpuprobe demo                              see it work, without a GPU
-  sudo gpuprobe run -- python train.py       record a command's CUDA calls, then print a summary
-  sudo gpuprobe record -d PID --duration 10  the same for a process that already runs
-  gpuprobe convert TRACE --to perfetto       the recording as a picture, on ui.perfetto.dev
-  sudo gpuprobe trace -d PID                 its CUDA calls as they happen, like strace
-  gpuprobe report traces/trace_latest.jsonl --html report.html
-                                             the recording as a page; see also timeline and convert
-  sudo gpuprobe memory -- ./app              which source lines have live GPU memory, and which of them leak
-  sudo gpuprobe --memleak                    live GPU memory by process, and metrics on :9000
-  sudo gpuprobe doctor                       what this machine supports, and what it lacks
-  sudo gpuprobe bench                        what a probe costs per call on this machine"
+    // the daemon's options, which its own help shows
+    mut_args = |arg| arg.hide(true),
+    override_usage = "gpuprobe <COMMAND> [OPTIONS]",
+    before_help = examples::TOP,
+    after_help = examples::TOP_AFTER
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -59,28 +55,40 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command, record its CUDA calls and those of its children, and print a summary
+    #[command(after_help = examples::RUN)]
     Run(RunArgs),
     /// Record the CUDA calls of processes that already run, then print a summary
+    #[command(after_help = examples::RECORD)]
     Record(RecordArgs),
     /// Show CUDA calls as they happen, with arguments, results and durations
+    #[command(after_help = examples::TRACE)]
     Trace(TraceArgs),
     /// Convert a trace to a file for Perfetto, chrome://tracing, speedscope or a flame graph
+    #[command(after_help = examples::CONVERT)]
     Convert(ConvertArgs),
     /// Print the summary of a recorded trace again, or show it as a page
+    #[command(after_help = examples::REPORT)]
     Report(ReportArgs),
     /// Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams
+    #[command(after_help = examples::TIMELINE)]
     Timeline(TimelineArgs),
     /// Show live GPU memory by process and source line, and what grows
+    #[command(after_help = examples::MEMORY)]
     Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)
+    #[command(after_help = examples::DAEMON)]
     Daemon(DaemonArgs),
     /// List the functions that can be traced, with their signatures; those found on this host are marked
+    #[command(after_help = examples::LIST)]
     List(ListArgs),
     /// Report what this machine supports: Linux kernel, privileges, libraries
+    #[command(after_help = examples::DOCTOR)]
     Doctor(DoctorArgs),
     /// Run a built-in program under the probes; needs no GPU and no CUDA
+    #[command(after_help = examples::DEMO)]
     Demo(DemoArgs),
     /// Measure what probes cost per call on this machine; needs no GPU and no CUDA
+    #[command(after_help = examples::BENCH)]
     Bench(BenchArgs),
     #[command(name = "__exec", hide = true)]
     Exec(ExecArgs),
@@ -156,7 +164,17 @@ mod tests {
     fn the_daemons_flags_work_without_a_subcommand() {
         let cli = parse(&["--memleak", "--display-interval", "3", "--metrics-addr", "127.0.0.1:0"]);
         assert!(cli.command.is_none() && cli.daemon.memleak);
-        assert_eq!(cli.daemon.display_interval, 3);
+        assert_eq!(cli.daemon.display_interval, std::time::Duration::from_secs(3));
+    }
+
+    #[test]
+    fn only_the_daemons_help_shows_its_options() {
+        let top = Cli::command().render_long_help().to_string();
+        assert!(!top.contains("--metrics-addr") && top.contains("gpuprobe daemon --help"), "{top}");
+        assert!(top.lines().count() < 40, "{top}");
+        let mut command = Cli::command();
+        let daemon = command.find_subcommand_mut("daemon").unwrap().render_long_help().to_string();
+        assert!(daemon.contains("--metrics-addr <ADDR>"), "{daemon}");
     }
 
     #[test]
@@ -170,6 +188,7 @@ mod tests {
         let defaults = gpuprobe_capture::CaptureConfig::default();
         let daemon = parse(&["daemon"]);
         let Some(Command::Daemon(daemon)) = daemon.command else { panic!("daemon") };
+        assert_eq!(daemon.rescan, RESCAN);
         assert_eq!(
             (daemon.max_processes, daemon.max_allocations, daemon.max_counters, daemon.max_kernels),
             (

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 
 use super::attach_args::AttachArgs;
-use super::value_parsers::{mode, seconds, share, size};
+use super::value_parsers::{mode, pid, share, span, trace_size};
 
 /// What is recorded, and to which file.
 #[derive(Debug, Default, Clone, Args)]
@@ -27,10 +27,10 @@ pub(crate) struct RecordingArgs {
     pub(crate) mode: Option<u32>,
     /// Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...),
     /// and the oldest ones are removed
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = trace_size)]
     pub(crate) max_size: Option<u64>,
     /// Start a new segment when one reaches this size [default: with --max-size a quarter of it]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = trace_size)]
     pub(crate) segment_size: Option<u64>,
     /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not
     /// recorded for a while, except those that track live memory
@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) recording: RecordingArgs,
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct RunArgs {
 #[command(group(clap::ArgGroup::new("who").required(true).args(["pids", "all"])))]
 pub(crate) struct RecordArgs {
     /// Record this process (repeatable)
-    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    #[arg(short = 'd', long = "pid", value_name = "PID", value_parser = pid)]
     pub(crate) pids: Vec<u32>,
     /// Record every process of the host, including those that start later
     #[arg(long)]
@@ -69,8 +69,8 @@ pub(crate) struct RecordArgs {
     /// With -d: also the processes that these fork from now on
     #[arg(long, conflicts_with = "all")]
     pub(crate) children: bool,
-    /// Stop after this many seconds [default: at Ctrl-C, or when the processes have exited]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Stop after this long, such as 10s or 2m [default: at Ctrl-C, or when the processes have exited]
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
     #[command(flatten)]
     pub(crate) recording: RecordingArgs,

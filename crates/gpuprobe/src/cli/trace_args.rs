@@ -6,15 +6,15 @@ use std::time::Duration;
 use clap::Args;
 
 use super::attach_args::AttachArgs;
-use super::value_parsers::{seconds, span};
+use super::value_parsers::{path_not_pid, pid_not_path, span};
 
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// Only this library, or program with CUDA linked in (repeatable); by default all that processes use
-    #[arg(short = 'p', long = "path", value_name = "PATH")]
+    #[arg(short = 'p', long = "path", value_name = "PATH", value_parser = path_not_pid())]
     pub(crate) paths: Vec<PathBuf>,
     /// Only this process (repeatable); by default every process of the host, including those that start later
-    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    #[arg(short = 'd', long = "pid", value_name = "PID", value_parser = pid_not_path)]
     pub(crate) pids: Vec<u32>,
     /// With -d: also the processes that these fork from now on
     #[arg(long, requires = "pids")]
@@ -46,11 +46,11 @@ pub(crate) struct TraceArgs {
     /// Stop after this many calls
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
-    /// Stop after this many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    /// Stop after this long, such as 10s or 2m
+    #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,
-    /// Every so many seconds, show the calls that have not returned yet, with their age
-    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "entries")]
+    /// At this interval, show the calls that have not returned yet, with their age
+    #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "entries")]
     pub(crate) pending: Option<Duration>,
     /// Show the stack of each call, with source lines if there is debug information
     #[arg(long)]

@@ -1,46 +1,116 @@
-//! Parsers for option values: times, sizes, permissions, addresses and limits.
+//! Parsers for option values: times, sizes, processes, files, permissions, addresses and limits.
 //!
 //! Crates such as humantime and bytesize are not used: only a few units are allowed here, `M` is 1024 * 1024, and each
 //! error gives an example of a right value.
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::RangedI64ValueParser;
+use clap::builder::{OsStringValueParser, RangedI64ValueParser, TypedValueParser};
 
-/// A duration with its unit, greater than 0.
+/// A duration greater than 0.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let (number, factor) = with_unit(text)?;
-    positive(number, factor)
+    let span = moment(text)?;
+    if span.is_zero() { Err(format!("give a time greater than 0, {TIMES}")) } else { Ok(span) }
 }
 
-/// A time since the start of a recording with its unit; 0 is allowed.
+/// A duration of at least a second.
+pub(super) fn one_second_or_more(text: &str) -> Result<Duration, String> {
+    let span = moment(text)?;
+    if span < Duration::from_secs(1) { Err("give at least 1s".to_owned()) } else { Ok(span) }
+}
+
+const TIMES: &str = "such as 10, 10s, 500ms or 2m";
+
+/// A duration that may be 0, such as a time since the start of a recording. A number alone is seconds.
 pub(super) fn moment(text: &str) -> Result<Duration, String> {
-    let (number, factor) = with_unit(text)?;
-    let moment = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * factor).ok());
-    moment.ok_or_else(|| "give a number that is not below 0".to_owned())
-}
-
-fn with_unit(text: &str) -> Result<(&str, f64), String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor = match unit {
-        "ns" => 1e-9,
-        "us" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err("give a number and a unit, such as 50us, 1ms or 2s".to_owned()),
+        "ns" => Some(1e-9),
+        "us" => Some(1e-6),
+        "ms" => Some(1e-3),
+        "" | "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
     };
-    Ok((number, factor))
+    let number = number.parse::<f64>().ok();
+    let time =
+        number.zip(factor).and_then(|(number, factor)| Duration::try_from_secs_f64(number * factor).ok());
+    time.ok_or_else(|| format!("give a time, {TIMES}"))
 }
 
-pub(super) fn seconds(text: &str) -> Result<Duration, String> {
-    positive(text, 1.0)
+/// A number of bytes, with K, M, G or T for powers of 1024. A number alone is MiB; it must be small, because a large one
+/// is more likely meant as bytes.
+fn size(text: &str) -> Result<u64, String> {
+    const MOST_ALONE: u64 = (64 << 10) - 1;
+    let wrong = || "give a size, such as 64, 64MiB or 1G; a number alone is MiB".to_owned();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse::<u64>().map_err(|_not_a_number| wrong())?;
+    let shift = match unit {
+        "" if number > MOST_ALONE => return Err(format!("give a unit, such as {text}B or {text}K")),
+        "B" => 0,
+        "K" | "k" | "KB" | "kB" | "KiB" => 10,
+        "" | "M" | "MB" | "MiB" => 20,
+        "G" | "GB" | "GiB" => 30,
+        "T" | "TB" | "TiB" => 40,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-fn positive(number: &str, factor: f64) -> Result<Duration, String> {
-    let duration = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * factor).ok());
-    duration.filter(|d| !d.is_zero()).ok_or_else(|| "give a number greater than 0".to_owned())
+/// The size of a trace or a segment of one.
+pub(super) fn trace_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes < 64 << 10 { Err("give at least 64K".to_owned()) } else { Ok(bytes) }
+}
+
+/// The size of a ring buffer.
+pub(super) fn buffer_size(text: &str) -> Result<u32, String> {
+    let bytes = size(text)?;
+    let allowed = u32::try_from(bytes).ok().filter(|bytes| (1 << 20..=1 << 30).contains(bytes));
+    allowed.ok_or_else(|| "give 1M to 1G".to_owned())
+}
+
+/// The number of a process. A name gets a hint at how to find it.
+pub(super) fn pid(text: &str) -> Result<u32, String> {
+    text.parse::<u32>().map_err(|_not_a_number| {
+        let name = Path::new(text).file_name().and_then(OsStr::to_str).filter(|name| is_plain(name));
+        format!("give the number of a process; `pgrep -f {}` prints it", name.unwrap_or("NAME"))
+    })
+}
+
+/// The number of a process, for a command whose `-p` takes a file.
+pub(super) fn pid_not_path(text: &str) -> Result<u32, String> {
+    pid(text).map_err(|hint| {
+        if text.contains('/') || text.contains(".so") {
+            format!("{hint}; a library goes with -p")
+        } else {
+            hint
+        }
+    })
+}
+
+/// A library or a program, for a command whose `-d` takes a process. A number that is not a file gets a hint.
+pub(super) fn path_not_pid() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().try_map(|word| {
+        let path = PathBuf::from(word);
+        match path.to_str().and_then(|text| text.parse::<u32>().ok()) {
+            Some(number) if !path.exists() => {
+                Err(format!("give a library or a program; a process goes with -d: -d {number}"))
+            }
+            _ => Ok(path),
+        }
+    })
+}
+
+/// Whether a shell takes this word as it is.
+fn is_plain(word: &str) -> bool {
+    !word.starts_with('-') && word.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
 /// A number from 1 to this one.
@@ -72,27 +142,6 @@ pub(super) fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "give permissions in octal, such as 0600, 0640 or 0644".to_owned())
 }
 
-/// A number of bytes, with K, M, G or T for powers of 1024.
-pub(super) fn size(text: &str) -> Result<u64, String> {
-    const LEAST: u64 = 64 << 10;
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim_end_matches("iB").trim_end_matches('B') {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err("give a number of bytes, such as 500M or 2G".to_owned()),
-    };
-    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
-    match bytes {
-        Some(bytes) if bytes >= LEAST => Ok(bytes),
-        Some(_) => Err("give at least 64K".to_owned()),
-        None => Err("give a number of bytes, such as 500M or 2G".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,13 +158,82 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units() {
-        for (text, bytes) in [("65536", 65536), ("64K", 65536), ("500M", 500 << 20), ("2GiB", 2 << 30)] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
+    fn a_time_is_a_number_of_seconds_or_has_a_unit() {
+        for (text, ns) in [
+            ("10", 10_000_000_000),
+            ("10s", 10_000_000_000),
+            ("0.5", 500_000_000),
+            ("500ms", 500_000_000),
+            ("2m", 120_000_000_000),
+            ("2min", 120_000_000_000),
+            ("1h", 3_600_000_000_000),
+            ("50us", 50_000),
+            ("7ns", 7),
+        ] {
+            assert_eq!(span(text), Ok(Duration::from_nanos(ns)), "{text}");
         }
-        for wrong in ["", "M", "10X", "-1", "1", "99999999999999999999", "16777216T", "1.5G"] {
-            assert!(size(wrong).is_err(), "{wrong}");
+        assert_eq!(moment("0"), Ok(Duration::ZERO));
+        for wrong in ["", "s", "-1", "1 s", "1.2.3", "1e3", "10sec", "nan", "inf", "0x10", &"9".repeat(99)] {
+            let error = moment(wrong).unwrap_err();
+            assert!(error.contains("10s, 500ms or 2m") && error.lines().count() == 1, "{wrong}: {error}");
         }
+        assert!(span("0").is_err() && span("0ms").is_err());
+        assert!(one_second_or_more("999ms").is_err() && one_second_or_more("1").is_ok());
+    }
+
+    #[test]
+    fn a_size_is_a_number_of_mebibytes_or_has_a_unit() {
+        for (text, bytes) in
+            [("64", 64 << 20), ("64MiB", 64 << 20), ("1G", 1 << 30), ("64K", 65536), ("65536B", 65536)]
+        {
+            assert_eq!(trace_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in [
+            "",
+            "M",
+            "10X",
+            "-1",
+            "1B",
+            "0",
+            "99999999999999999999",
+            "16777216T",
+            "1.5G",
+            "1iB",
+            "1MBB",
+            "1K",
+        ] {
+            assert!(trace_size(wrong).is_err(), "{wrong}");
+        }
+        // were bytes once
+        assert_eq!(size("65536"), Err("give a unit, such as 65536B or 65536K".to_owned()));
+        assert_eq!(buffer_size("8"), Ok(8 << 20));
+        for wrong in ["0", "1023K", "2G", "8388608"] {
+            assert!(buffer_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_for_a_process_and_a_number_for_a_file_get_a_hint() {
+        assert_eq!(pid("1234"), Ok(1234));
+        assert_eq!(
+            pid("train.py"),
+            Err("give the number of a process; `pgrep -f train.py` prints it".to_owned())
+        );
+        for odd in ["a b", "$(reboot)", "-9", "", "\u{1b}[2J", "99999999999"] {
+            let error = pid(odd).err().unwrap_or_default();
+            assert!(odd == "99999999999" || error.contains("pgrep -f NAME"), "{odd:?}: {error}");
+        }
+        let hint = pid_not_path("/usr/lib/libcuda.so.1").unwrap_err();
+        assert!(hint.contains("pgrep -f libcuda.so.1") && hint.ends_with("a library goes with -p"), "{hint}");
+        assert!(!pid_not_path("abc").unwrap_err().contains("-p"));
+
+        let parse = |word: &str| {
+            let command =
+                clap::Command::new("t").arg(clap::Arg::new("p").short('p').value_parser(path_not_pid()));
+            command.try_get_matches_from(["t", "-p", word])
+        };
+        assert!(parse("libcuda.so").is_ok() && parse("./1234").is_ok());
+        assert!(parse("1234").unwrap_err().to_string().contains("a process goes with -d: -d 1234"));
     }
 
     #[test]

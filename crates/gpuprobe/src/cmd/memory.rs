@@ -12,7 +12,7 @@ use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc
 use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
 
-use crate::cli::{MemoryArgs, RESCAN_SECONDS};
+use crate::cli::{MemoryArgs, RESCAN};
 use crate::session::command::supervise::SupervisedCommand;
 use crate::session::follow::mapping_watch::Watch;
 use crate::session::follow::process_set::{ProcessSet, process_of_thread};
@@ -56,7 +56,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
     };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
     let live_memory = LiveMemory::new(Rules::after(args.warm_up), true);
-    let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(RESCAN_SECONDS));
+    let gpus = GpuNumbering::new(&args.nvml.driver_folder, RESCAN);
     let observer = Observer::new(probes, Processes::new(0), Some(live_memory)).with_gpus(gpus);
     let is_host = args.pids.is_empty() && args.command.is_empty();
     let only = (!is_host).then(|| args.pids.iter().copied().map(Tgid).collect());
@@ -199,7 +199,7 @@ fn observe_running(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     // before any thread is created, so that no thread receives the signals
     let mut signals = Signals::block()?;
     // before processes are scanned, so that no mapping is missed
-    let mut watch = Watch::start(RESCAN_SECONDS);
+    let mut watch = Watch::start(RESCAN);
     attach(&args.pids, &mut view.observer.probes)?;
     let duration = args.duration.or((!args.watch).then_some(DURATION));
     if let (Some(duration), false) = (duration, args.watch) {

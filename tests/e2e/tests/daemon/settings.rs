@@ -233,7 +233,7 @@ fn wrong_settings_are_reported_in_one_line() {
     fs::write(&config, "# settings\nrefresh = \"soon\"\n").unwrap();
     let finished = finish(&mut gpuprobe(&["daemon", "--config", &shown(&config)]));
     let expected = format!(
-        "gpuprobe: in {}: line 2: invalid value 'soon' for '--refresh <SECONDS>': give a number greater than 0\n",
+        "gpuprobe: in {}: line 2: invalid value 'soon' for '--refresh <TIME>': give a time, such as 10, 10s, 500ms or 2m\n",
         shown(&config)
     );
     assert_eq!((finished.status, finished.stderr), (1, expected));

@@ -72,7 +72,18 @@ fn wrong_usage_is_reported_with_status_2() {
     assert_usage(&said(&["no-such-subcommand"]), &["no-such-subcommand"]);
     assert_usage(&said(&["run", "--attach", "magic", "true"]), &["magic", "--attach"]);
     assert_usage(&said(&["run", "--buffer", "0", "true"]), &["--buffer"]);
+    assert_usage(&said(&["run", "--max-size", "1000000", "true"]), &["give a unit, such as 1000000B"]);
+    assert_usage(&said(&["trace", "--duration", "5x"]), &["such as 10, 10s, 500ms or 2m"]);
     assert_usage(&said(&["daemon", "--metrics-addr", "nonsense"]), &["nonsense", "--metrics-addr"]);
+}
+
+#[test]
+fn a_number_for_a_file_and_a_name_for_a_process_get_a_hint() {
+    assert_usage(&said(&["trace", "-p", "1234"]), &["-d 1234"]);
+    assert_usage(&said(&["daemon", "-p", "1234"]), &["-d 1234"]);
+    assert_usage(&said(&["trace", "-d", "abc"]), &["pgrep -f abc"]);
+    assert_usage(&said(&["trace", "-d", "/lib/libcuda.so.1"]), &["a library goes with -p"]);
+    assert_usage(&said(&["record", "-d", "train.py"]), &["pgrep -f train.py"]);
 }
 
 #[bpf_test]
@@ -139,6 +150,8 @@ fn without_privileges_it_says_what_is_needed() {
     let doctor = unprivileged(&["doctor"]);
     assert_eq!(doctor.status, 1);
     assert!(doctor.stdout.contains("BAD     capabilities: CAP_BPF"), "{}", doctor.stdout);
+    let verdict = doctor.stdout.lines().last().unwrap_or_default();
+    assert!(verdict.starts_with("not ready: ") && verdict.contains("capabilities: CAP_BPF"), "{verdict}");
 }
 
 #[bpf_test]

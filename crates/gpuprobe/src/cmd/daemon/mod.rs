@@ -120,7 +120,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     let live_memory = sections.memory.then(|| LiveMemory::new(Rules::after(args.warm_up), false));
     let mut processes = Processes::new(args.max_exited).with_logs(&args.container_logs);
     processes.set_retention(args.max_exited, args.keep_exited);
-    let gpus = GpuNumbering::new(&args.nvml.driver_folder, Duration::from_secs(args.rescan));
+    let gpus = GpuNumbering::new(&args.nvml.driver_folder, args.rescan);
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
     Ok(Observer::new(probes, processes, live_memory).with_gpus(gpus).with_states(states))
@@ -233,7 +233,7 @@ impl Daemon {
                 (published, has_read_launches) = (Instant::now(), false);
                 self.publish()?;
             }
-            let display_every = Duration::from_secs(self.args.display_interval);
+            let display_every = self.args.display_interval;
             if !display_every.is_zero() && displayed.elapsed() >= display_every {
                 displayed = Instant::now();
                 self.display()?;

@@ -3,7 +3,6 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use gpuprobe_output::HttpError;
 
@@ -31,7 +30,7 @@ impl Daemon {
         later.retain(|name| *name != "budget" || self.observer.probes.budget.is_none());
         let mut unchanged = self.attach_more(&new.paths);
         self.observer.set_warm_up(new.warm_up);
-        self.observer.set_rescan(Duration::from_secs(new.rescan));
+        self.observer.set_rescan(new.rescan);
         self.observer.set_state_interval(new.refresh);
         self.observer.processes.set_retention(new.max_exited, new.keep_exited);
         self.observer.probes.verbose = new.verbose;

@@ -1,6 +1,7 @@
 //! `gpuprobe doctor`: reports what this machine supports, and how to fix what is missing.
 
 mod predicted_cost;
+mod readiness;
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
         text
     };
     print(&text)?;
-    Ok(u8::from(!report.support.privileged() || report.support.best_tier().is_none()))
+    Ok(u8::from(!readiness::is_ready(&report.support)))
 }
 
 struct Report {
@@ -121,7 +122,9 @@ impl Report {
         }
         match &self.nvml {
             Ok(nvml) => writeln!(out, "NVML           {}", printable(&nvml.library))?,
-            Err(why) => writeln!(out, "NVML           none, so no state of GPUs: {}", printable(why))?,
+            Err(why) => {
+                writeln!(out, "NVML           none (optional), so no state of GPUs: {}", printable(why))?
+            }
         }
         match self.support.best_tier() {
             Some(tier) => writeln!(out, "attach by      {tier}")?,
@@ -132,9 +135,10 @@ impl Report {
         }
         writeln!(out)?;
         for feature in self.support.features.iter().chain(&self.linux_support.features) {
-            let (mark, rest) = match feature.present {
-                true => ("ok     ", String::new()),
-                false => ("MISSING", format!(": {}", feature.without)),
+            let (mark, rest) = match (feature.present, feature.optional) {
+                (true, _) => ("ok     ", String::new()),
+                (false, true) => ("missing", format!(" (optional): {}", feature.without)),
+                (false, false) => ("MISSING", format!(": {}", feature.without)),
             };
             writeln!(out, "{mark} {}{rest}", feature.name)?;
         }
@@ -147,7 +151,14 @@ impl Report {
             writeln!(out, "{mark} {}: {}", check.name, check.found)?;
         }
         writeln!(out)?;
-        self.libraries_text(out)
+        self.libraries_text(out)?;
+        writeln!(out)?;
+        writeln!(out, "{}", self.verdict())?;
+        Ok(())
+    }
+
+    fn verdict(&self) -> String {
+        printable(&readiness::verdict(&self.support, self.driver.is_some())).into_owned()
     }
 
     /// How XIDs are captured, if an NVIDIA kernel module is loaded.
@@ -176,6 +187,8 @@ impl Report {
     fn json(&self) -> Value {
         let support = &self.support;
         json!({
+            "ready": readiness::is_ready(support),
+            "verdict": self.verdict(),
             "kernel": support.kernel,
             "driver": self.driver,
             "modules": self.modules.iter()
@@ -186,7 +199,7 @@ impl Report {
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
             "features": support.features.iter().chain(&self.linux_support.features)
-                .map(|f| json!({"name": f.name, "present": f.present, "without": f.without}))
+                .map(|f| json!({"name": f.name, "present": f.present, "optional": f.optional, "without": f.without}))
                 .collect::<Vec<_>>(),
             "checks": support.checks.iter()
                 .map(|c| json!({"name": c.name, "verdict": c.verdict.as_str(), "found": c.found}))

@@ -10,7 +10,7 @@ use gpuprobe_event::{Hooks, Losses, Tgid};
 
 use super::mapping_watch::Watch;
 use super::process_set::{ProcessSet, process_of_thread};
-use crate::cli::RESCAN_SECONDS;
+use crate::cli::RESCAN;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
 use crate::session::signals::Signals;
@@ -50,7 +50,7 @@ impl Following {
         // before any thread is created, so that no thread receives the signals
         let signals = Signals::block()?;
         // before processes are scanned, so that no mapping is missed
-        let watch = if wanted.paths.is_empty() { Some(Watch::start(RESCAN_SECONDS)) } else { None };
+        let watch = if wanted.paths.is_empty() { Some(Watch::start(RESCAN)) } else { None };
         attach(wanted, &mut probes, verbose)?;
         let has_pids = !wanted.pids.is_empty();
         Ok(Self { probes, signals, watch, followed: ProcessSet::new(wanted.pids), has_pids })

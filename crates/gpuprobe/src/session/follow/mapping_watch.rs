@@ -39,7 +39,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// Starts to watch. Without mapping events, all processes are scanned every second. The whole host is scanned
     /// again at this interval.
-    pub(crate) fn start(rescan_seconds: u64) -> Self {
+    pub(crate) fn start(rescan: Duration) -> Self {
         let mappings = Mappings::open();
         if let Err(error) = &mappings {
             note!(
@@ -52,13 +52,13 @@ impl Watch {
             losses: Losses::default(),
             late: HashSet::new(),
             scanned: Instant::now(),
-            rescan: Duration::from_secs(rescan_seconds),
+            rescan,
         }
     }
 
     /// Changes how often the whole host is scanned.
-    pub(crate) fn set_rescan(&mut self, seconds: u64) {
-        self.rescan = Duration::from_secs(seconds);
+    pub(crate) fn set_rescan(&mut self, rescan: Duration) {
+        self.rescan = rescan;
     }
 
     /// Descriptors to poll.
@@ -176,11 +176,11 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::RESCAN_SECONDS;
+    use crate::cli::RESCAN;
 
     #[test]
     fn a_late_process_is_counted_once_and_this_process_never() {
-        let mut watch = Watch::start(RESCAN_SECONDS);
+        let mut watch = Watch::start(RESCAN);
         let (own, other) = (Tgid(std::process::id()), Tgid(1));
         watch.count_late_attach([own, other]);
         watch.count_late_attach([other]);

@@ -112,8 +112,8 @@ fn note_stalls() {
 /// The capture configuration of these options.
 pub(crate) fn config(args: &AttachArgs) -> CaptureConfig {
     let mut config = CaptureConfig { tier: args.attach, ..CaptureConfig::default() };
-    if let Some(mebibytes) = args.buffer {
-        config.ring_bytes = mebibytes.next_power_of_two() << 20;
+    if let Some(bytes) = args.buffer {
+        config.ring_bytes = bytes.next_power_of_two();
     }
     config.device_syscalls = !args.driver.is_empty();
     config.hooks.clone_from(&args.resolved.functions);

@@ -1,0 +1,171 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_gpuprobe_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_gpuprobe_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_gpuprobe_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_gpuprobe_using_subcommand
+    set -l cmd (__fish_gpuprobe_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -s V -l version -d 'Print version'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "run" -d 'Run a command, record its CUDA calls and those of its children, and print a summary'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "record" -d 'Record the CUDA calls of processes that already run, then print a summary'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "trace" -d 'Show CUDA calls as they happen, with arguments, results and durations'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "convert" -d 'Convert a trace to a file for Perfetto, chrome://tracing, speedscope or a flame graph'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "report" -d 'Print the summary of a recorded trace again, or show it as a page'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "timeline" -d 'Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "memory" -d 'Show live GPU memory by process and source line, and what grows'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "daemon" -d 'Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "list" -d 'List the functions that can be traced, with their signatures; those found on this host are marked'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "doctor" -d 'Report what this machine supports: Linux kernel, privileges, libraries'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "demo" -d 'Run a built-in program under the probes; needs no GPU and no CUDA'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "bench" -d 'Measure what probes cost per call on this machine; needs no GPU and no CUDA'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -d 'Start a new segment when one reaches this size [default: with --max-size a quarter of it]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l phases -d 'The classic form: one line when a call starts and one when it returns'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s q -l quiet -d 'Print no progress line'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s d -l pid -d 'Record this process (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l duration -d 'Stop after this long, such as 10s or 2m [default: at Ctrl-C, or when the processes have exited]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-size -d 'Start a new segment when one reaches this size [default: with --max-size a quarter of it]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l all -d 'Record every process of the host, including those that start later'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l children -d 'With -d: also the processes that these fork from now on'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l phases -d 'The classic form: one line when a call starts and one when it returns'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s q -l quiet -d 'Print no progress line'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s p -l path -d 'Only this library, or program with CUDA linked in (repeatable); by default all that processes use' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s d -l pid -d 'Only this process (repeatable); by default every process of the host, including those that start later' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l min-duration -d 'Only calls that take at least this long, such as 50us or 1ms' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l count -d 'Stop after this many calls' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l duration -d 'Stop after this long, such as 10s or 2m' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l pending -d 'At this interval, show the calls that have not returned yet, with their age' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l children -d 'With -d: also the processes that these fork from now on'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s t -l no-time -d 'Print no times in front of lines'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s r -l entries -d 'Only the start of calls: no return probes, so no results and no durations, at about half the cost'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l phases -d 'The classic form: one line when a call starts and one when it returns'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l nested -d 'Also calls made inside other calls, such as CUDA driver calls inside runtime calls, indented'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l json -d 'JSON lines, as in a trace file'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l errors-only -d 'Only calls that fail'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l stack -d 'Show the stack of each call, with source lines if there is debug information'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l to -d '`chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto\'s own format, half the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs' -r -f -a "chrome\t''
+perfetto\t''
+folded\t''"
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s o -l output -d 'Output file; `-` is stdout [default: stdout if it is not a terminal, otherwise a file next to the trace]' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l html -d 'Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l from -d 'Start of the shown range, such as 1.5s or 200ms after the recording began [default: the first event]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l to -d 'End of the shown range [default: the last event]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l width -d 'Width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s d -l pid -d 'Only this process and the processes it forks (repeatable); by default every process of the host' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l interval -d 'With --watch: time between two displays' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l duration -d 'Stop after this long [default: 10s; with --watch or a command, when these end]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l warm-up -d 'Time in which a call site may grow before it is judged; always at least a quarter of its age' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s o -l output -d 'Write to this file instead of stdout, which the command may use as well' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l sites -d 'Also show the whole stack of each call site, from the function that allocated to the program\'s first function'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l watch -d 'Show it repeatedly, until Ctrl-C or the end of the command'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l json -d 'One line of JSON for each display'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l config -d 'Settings file: any of these options by its long name, such as `display_interval = 0`; options on the command line take precedence. Read again at SIGHUP [default: /etc/gpuprobe/gpuprobe.toml, if it exists]' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver -d 'Requests to the NVIDIA kernel module: ioctls on /dev/nvidia* by command, and each function\'s time in them. Costs every process of the host some 0.1 us per system call. With a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l metrics-addr -d 'Address for the metrics endpoint, as HOST:PORT' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l web-config -d 'TLS and passwords for the endpoint: a YAML file in the form that Prometheus exporters use, read again when it changes' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l display-interval -d 'Time between displays; 0 for none' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s d -l pid -d 'Only this process and the processes it forks (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s p -l path -d 'A library to watch in addition to those found on the host (repeatable)' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l hooks -d 'Also count the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable)' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l calls-only -d 'Also count the calls of functions that match this glob and are not counted otherwise, such as cudaGetDevice: only their entries, without times and errors, at about half the cost (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not counted for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-processes -d 'Most processes counted at once; each takes 900 bytes of Linux kernel memory, 7 MB by default' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-allocations -d 'Most live allocations of all processes; each takes 16 bytes of Linux kernel memory and 104 more while it is live: 17 to 126 MB by default. A process keeps up to a 256th of them for addresses that it has freed' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-counters -d 'Most pairs of a process and a function counted at once; each takes 100 bytes of Linux kernel memory and 290 per CPU, 1 MB and 3 MB per CPU by default' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-kernels -d 'Most CUDA kernels counted at once, on each stream of each process; each takes 330 bytes of Linux kernel memory and 60 more while it is counted, 5 MB by default' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l keep-exited -d 'Time for which an exited process keeps its own metrics, so that the last scrape sees them; after that its totals are added to those of its name' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-exited -d 'Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added up by name. Each takes some 20 kB of a scrape' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l rescan -d 'Time between scans of all processes and folders. New libraries are found at once; these scans detach the libraries that are no longer used' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l refresh -d 'Time between two readings of the counters; metrics are at most this old' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l container-logs -d 'Folder in which the kubelet keeps links to the logs of containers: pod names are taken from them' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l warm-up -d 'Time in which a call site may grow before it is suspected of a leak; always at least a quarter of its age' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l memleak -d 'Memory: allocations, frees and live memory, by process'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l cudatrace -d 'CUDA kernel launches'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l bandwidth-util -d 'Copies and their bandwidth'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand list" -l driver -d 'What `--driver` can probe: calls on the devices of the NVIDIA kernel module and functions of its modules; with a glob, any function of the Linux kernel'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand list" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -s d -l pid -d 'Report the libraries of this process instead of those of the host' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l duration -d 'With --cost: count calls for this long' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l attach -d 'With --cost: attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l cost -d 'Predict what it would cost to watch the running processes: calls are counted for a while and multiplied by the cost of a call on this machine'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l json -d 'Print JSON'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -s o -l output -d 'Keep the trace in this file' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand bench" -l attach -d 'Attach only by `session`, `multi` or `perf` instead of by each that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand bench" -l rounds -d 'Number of rounds; each mode makes a thousand calls per round' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand bench" -l beside -d 'A command that probes `cuCtxSynchronize` of the library $GPUPROBE_LIBRARY, to be compared with gpuprobe. It gets a SIGINT at the end' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand bench" -l check -d 'Fail if a ratio is more than a tenth above its target'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand bench" -l json -d 'Print JSON'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand bench" -s h -l help -d 'Print help'
