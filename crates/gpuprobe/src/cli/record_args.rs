@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::attach_args::AttachArgs;
+use super::user_args::UserArgs;
 use super::value_parsers::{mode, seconds, share, size};
 
 /// What is recorded, and to which file.
@@ -52,6 +53,8 @@ pub(crate) struct RecordingArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) recording: RecordingArgs,
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
