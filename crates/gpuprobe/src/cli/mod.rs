@@ -29,6 +29,7 @@ pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
 pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
 pub(crate) use self::trace_args::TraceArgs;
 pub(crate) use self::user_args::UserArgs;
+pub(crate) use self::value_parsers::MaxSize;
 
 /// Shows what processes do to the NVIDIA GPUs of this host, live, without changing the processes.
 #[derive(Debug, Parser)]
@@ -47,7 +48,7 @@ pub(crate) use self::user_args::UserArgs;
   gpuprobe report traces/trace_latest.jsonl --html report.html
                                              the recording as a page; see also timeline and convert
   sudo gpuprobe memory -- ./app              which source lines have live GPU memory, and which of them leak
-  sudo gpuprobe --memleak                    live GPU memory by process, and metrics on :9000
+  sudo gpuprobe --memleak                    live GPU memory by process, and metrics on localhost:9000
   sudo gpuprobe doctor                       what this machine supports, and what it lacks
   sudo gpuprobe bench                        what a probe costs per call on this machine"
 )]

@@ -34,7 +34,7 @@ impl Shown {
         assert_eq!(number(&first["step"]), 0);
         let (pid, library) = (pid_of(&first).to_string(), shown(folder.path().join("libcuda.so.1")));
         let mut command =
-            gpuprobe(&["--memleak", "--display-interval", "1", "--metrics-addr", "127.0.0.1:0"]);
+            gpuprobe(&["--memleak", "--addresses", "--display-interval=1", "--metrics-addr=127.0.0.1:0"]);
         let daemon = Daemon::of(command.args(["-d", &pid, "-p", &library]));
         Self { _folder: folder, daemon, example, lines: Vec::new() }
     }
