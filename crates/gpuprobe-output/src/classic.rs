@@ -11,10 +11,10 @@ mod rates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use by_call_site::by_call_site;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
 use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
 pub use gpus::gpus_compared;
-use by_call_site::by_call_site;
 use process_lines::{line, process_line, processes_line, whereabouts};
 use rates::Rates;
 
@@ -58,7 +58,13 @@ pub struct Classic {
 impl Classic {
     /// A display of these sections, with times at this offset from UTC. Memory is shown by call site.
     pub fn new(sections: Sections, utc_offset_seconds: i32) -> Self {
-        Self { sections, addresses: false, utc_offset_seconds, shown: BTreeMap::new(), rates: Rates::default() }
+        Self {
+            sections,
+            addresses: false,
+            utc_offset_seconds,
+            shown: BTreeMap::new(),
+            rates: Rates::default(),
+        }
     }
 
     /// Shows memory by address instead, exactly as the original display does.

@@ -126,10 +126,7 @@ pub(crate) fn other_sites(process: &ProcessCallSites, shown: usize) -> Option<St
     others(process, process.call_sites.iter().filter(|site| site.live.count > 0).skip(shown))
 }
 
-fn others<'a>(
-    process: &ProcessCallSites,
-    rest: impl Iterator<Item = &'a CallSiteMemory>,
-) -> Option<String> {
+fn others<'a>(process: &ProcessCallSites, rest: impl Iterator<Item = &'a CallSiteMemory>) -> Option<String> {
     let (mut other, mut other_sites) = (process.other, process.other_sites);
     for site in rest {
         other.count = other.count.saturating_add(site.live.count);

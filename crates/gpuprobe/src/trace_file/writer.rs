@@ -111,7 +111,12 @@ pub(crate) struct TraceFile {
 
 impl TraceFile {
     /// Creates a trace.
-    pub(crate) fn create(output: Destination, phases: Phases, meta: Meta, mut limits: Limits) -> Result<Self> {
+    pub(crate) fn create(
+        output: Destination,
+        phases: Phases,
+        meta: Meta,
+        mut limits: Limits,
+    ) -> Result<Self> {
         let (wanted, access) = (output.path.clone(), output.access);
         let cannot = || format!("cannot write the trace {}: give another path with -o", wanted.display());
         let (path, OpenedTrace { file, entry, latest }) = output.create().with_context(cannot)?;
@@ -217,7 +222,12 @@ impl TraceFile {
         }
         // compressed data may be far smaller than the upper bound
         writer.get_mut().settle()?;
-        while self.space.as_mut().zip(self.file.as_ref()).is_some_and(|(space, file)| space.is_low(file, size, 0)) {
+        while self
+            .space
+            .as_mut()
+            .zip(self.file.as_ref())
+            .is_some_and(|(space, file)| space.is_low(file, size, 0))
+        {
             if !self.remove_oldest()? {
                 self.stop();
                 return Ok(false);
@@ -250,9 +260,9 @@ impl TraceFile {
             self.fail(error, 0);
         }
         // other programs may fill the disk
-        if let (Some(space), Some(file)) = (&mut self.space, &self.file) {
-            let size = self.written_before + self.writer.as_ref().map_or(0, |w| w.get_ref().upper_bound());
-            space.is_low(file, size, 0);
+        if let (Some(space), Some(file), Some(writer)) = (&mut self.space, &self.file, &self.writer) {
+            let (size, unwritten) = (writer.get_ref().upper_bound(), writer.get_ref().unwritten());
+            space.is_low(file, self.written_before + size, unwritten);
         }
     }
 

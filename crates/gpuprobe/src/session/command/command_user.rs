@@ -4,7 +4,7 @@ use std::ffi::{CString, OsString};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_discover::sudo_user;
-use nix::unistd::{Gid, Uid, User, getgrouplist, geteuid};
+use nix::unistd::{Gid, Uid, User, geteuid, getgrouplist};
 
 use crate::cli::UserArgs;
 use crate::terminal::notes::note;

@@ -104,7 +104,12 @@ impl Recording {
         if self.progress.is_due() {
             let mut losses = probes.capture.losses()?;
             self.add_missing(&mut losses);
-            self.progress.show(self.calls, self.trace.written(), &self.trace.room().in_progress(), losses.total());
+            self.progress.show(
+                self.calls,
+                self.trace.written(),
+                &self.trace.room().in_progress(),
+                losses.total(),
+            );
         }
         Ok(())
     }

@@ -37,7 +37,8 @@ impl Replacement {
     pub(crate) fn begin(path: &Path, access: Access) -> io::Result<Self> {
         let mut real = path.to_owned();
         for _ in 0..MOST_LINKS {
-            let Some(name) = real.file_name().filter(|_| !real.as_os_str().as_encoded_bytes().ends_with(b"/"))
+            let Some(name) =
+                real.file_name().filter(|_| !real.as_os_str().as_encoded_bytes().ends_with(b"/"))
             else {
                 return Err(io::ErrorKind::IsADirectory.into());
             };
