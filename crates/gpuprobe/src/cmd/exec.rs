@@ -30,7 +30,8 @@ pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     }
     // last, because it needs privileges to change limits; setuid clears the parent-death signal anyway
     if let [uid, gid] = args.ids[..] {
-        become_user(uid, gid, &args.groups).context("cannot change the user of the command")?;
+        become_user(uid, gid, &args.groups)
+            .context("cannot change the user of the command (--as-root does not)")?;
     }
     unblock_signals()?;
     let error = Command::new(program).arg0(name).args(arguments).exec();
