@@ -14,15 +14,16 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For the progress line, after the number of written bytes.
-    pub(crate) fn in_progress(self) -> String {
-        let limit = self.limit.map(|limit| format!(" (the last {} are kept)", bytes(limit)));
+    /// The written bytes and what limits them, for the progress line.
+    pub(crate) fn in_progress(self, written: u64) -> String {
+        let limit = self.limit.map(|limit| format!("max {}", bytes(limit)));
         let disk = match (self.is_stopped, self.free) {
-            (true, _) => "  stopped: the disk is nearly full".to_owned(),
-            (false, Some(free)) => format!("  {} free", bytes(free)),
-            (false, None) => String::new(),
+            (true, _) => Some("stopped, the disk is nearly full".to_owned()),
+            (false, free) => free.map(|free| format!("{} free", bytes(free))),
         };
-        limit.unwrap_or_default() + &disk
+        let known: Vec<_> = limit.into_iter().chain(disk).collect();
+        let known = if known.is_empty() { String::new() } else { format!(" ({})", known.join(", ")) };
+        bytes(written) + &known
     }
 
     /// The size of a complete trace, and what limited it or would have.
@@ -48,15 +49,15 @@ mod tests {
 
     #[test]
     fn limits_and_the_disk_are_named() {
-        assert_eq!(Room::default().in_progress(), "");
+        assert_eq!(Room::default().in_progress(5 << 30), "5.0 GiB");
         assert_eq!(Room::default().at_end(3 << 20), "3.0 MiB");
         let room =
             Room { limit: Some(4 << 30), free: Some(57 << 30), kept_free: Some(1 << 30), is_stopped: false };
-        assert_eq!(room.in_progress(), " (the last 4.0 GiB are kept)  57.0 GiB free");
+        assert_eq!(room.in_progress(5 << 30), "5.0 GiB (max 4.0 GiB, 57.0 GiB free)");
         let text = "3.0 MiB of at most 4.0 GiB, see --max-size; 1.0 GiB of the disk stay free";
         assert_eq!(room.at_end(3 << 20), text);
         let stopped = Room { limit: None, is_stopped: true, ..room };
-        assert_eq!(stopped.in_progress(), "  stopped: the disk is nearly full");
+        assert_eq!(stopped.in_progress(5 << 30), "5.0 GiB (stopped, the disk is nearly full)");
         assert_eq!(stopped.at_end(3 << 20), "3.0 MiB; stopped to keep 1.0 GiB of the disk free");
     }
 }

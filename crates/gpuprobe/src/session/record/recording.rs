@@ -106,8 +106,7 @@ impl Recording {
             self.add_missing(&mut losses);
             self.progress.show(
                 self.calls,
-                self.trace.written(),
-                &self.trace.room().in_progress(),
+                &self.trace.room().in_progress(self.trace.written()),
                 losses.total(),
             );
         }
