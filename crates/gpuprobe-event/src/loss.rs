@@ -98,6 +98,8 @@ causes! {
     /// times that a function was switched off because its calls cost more than --budget allows; its figures are lower
     /// bounds
     OverBudget = "over_budget" [Events],
+    /// events not written to the trace because the disk was nearly full
+    DiskFull = "disk_full" [Events],
 }
 
 impl LossCause {

@@ -1,8 +1,9 @@
 //! The classic display of the daemon: a block of plain text every few seconds.
 //!
-//! The output is fixed byte for byte. Crates for sizes, durations and dates choose other units, separators or rounding,
+//! The output is fixed byte for byte, except for memory by call site. Crates for sizes, durations and dates choose other units, separators or rounding,
 //! so [`crate::units`] and [`crate::timestamp`] write them.
 
+mod by_call_site;
 mod gpu_ops;
 mod gpus;
 mod process_lines;
@@ -10,6 +11,7 @@ mod rates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use by_call_site::by_call_site;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, LiveAllocation};
 use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
 pub use gpus::gpus_compared;
@@ -46,15 +48,29 @@ impl Sections {
 #[derive(Debug)]
 pub struct Classic {
     sections: Sections,
+    /// Show each live address, as the original display does.
+    addresses: bool,
     utc_offset_seconds: i32,
     shown: BTreeMap<(u32, u64), BTreeSet<u64>>,
     rates: Rates,
 }
 
 impl Classic {
-    /// A display of these sections, with times at this offset from UTC.
+    /// A display of these sections, with times at this offset from UTC. Memory is shown by call site.
     pub fn new(sections: Sections, utc_offset_seconds: i32) -> Self {
-        Self { sections, utc_offset_seconds, shown: BTreeMap::new(), rates: Rates::default() }
+        Self {
+            sections,
+            addresses: false,
+            utc_offset_seconds,
+            shown: BTreeMap::new(),
+            rates: Rates::default(),
+        }
+    }
+
+    /// Shows memory by address instead, exactly as the original display does.
+    #[must_use]
+    pub fn with_addresses(self, addresses: bool) -> Self {
+        Self { addresses, ..self }
     }
 
     /// Sets the state from which the rates of the first block are computed.
@@ -109,8 +125,9 @@ impl Classic {
         for (name, n) in lines {
             line(out, format_args!("{name:<25}{n}"));
         }
-        let leaked = (totals.live_bytes, totals.live_allocations);
-        line(out, format_args!("{} bytes leaked from {} cuda memory allocation(s)", leaked.0, leaked.1));
+        let live = (totals.live_bytes, totals.live_allocations);
+        let kind = if self.addresses { "leaked from" } else { "live in" };
+        line(out, format_args!("{} bytes {kind} {} cuda memory allocation(s)", live.0, live.1));
         if totals.freed_with_context_allocations > 0 {
             let ended = (totals.freed_with_context_bytes, totals.freed_with_context_allocations);
             line(
@@ -121,6 +138,13 @@ impl Classic {
                 ),
             );
         }
+        match self.addresses {
+            true => self.memory_maps(out, snapshot),
+            false => by_call_site(out, snapshot),
+        }
+    }
+
+    fn memory_maps(&mut self, out: &mut String, snapshot: &Snapshot) {
         out.push_str("per-process memory maps:\n");
         let mut shown = BTreeMap::new();
         for process in &snapshot.processes {
@@ -282,7 +306,7 @@ mod tests {
     #[test]
     fn allocations_beyond_the_limit_are_summed_up() {
         let most = MOST_ADDRESSES as u64;
-        let mut classic = Classic::new(Sections::ALL, 0);
+        let mut classic = Classic::new(Sections::ALL, 0).with_addresses(true);
         let block = classic.render(&snapshot(1..=most + 3));
         let lines = addresses(&block);
         assert_eq!(lines.len(), MOST_ADDRESSES + 1);
@@ -299,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_address_used_again_shows_its_new_size() {
-        let mut classic = Classic::new(Sections::ALL, 0);
+        let mut classic = Classic::new(Sections::ALL, 0).with_addresses(true);
         classic.render(&snapshot([16].into_iter()));
         assert_eq!(addresses(&classic.render(&snapshot([].into_iter()))), ["0x0000000000000010: 0 Bytes"]);
         assert_eq!(addresses(&classic.render(&snapshot([16].into_iter()))), ["0x0000000000000010: 2 Bytes"]);
@@ -320,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_no_longer_in_the_snapshot_is_forgotten() {
-        let mut classic = Classic::new(Sections::ALL, 0);
+        let mut classic = Classic::new(Sections::ALL, 0).with_addresses(true);
         classic.render(&snapshot([16].into_iter()));
         classic.render(&Snapshot::default());
         assert!(classic.shown.is_empty());

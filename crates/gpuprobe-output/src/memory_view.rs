@@ -89,7 +89,8 @@ const COLUMNS: [Column; 6] = [
     ("over time", Align::Left, |p, strokes| curve::line(&p.curve, CURVE, strokes)),
 ];
 
-fn growth(judgement: &Judgement) -> String {
+/// The growth of a call site, or `-`.
+pub(crate) fn growth(judgement: &Judgement) -> String {
     match judgement.growth.bytes {
         0 => "-".to_owned(),
         grown => format!("+{}", bytes(grown)),
@@ -114,18 +115,27 @@ fn table(out: &mut String, process: &ProcessCallSites, is_complete: bool, option
         align.extend([Align::Left, Align::Left]);
         rows(out, "  ", &align, &table);
     }
-    let rest = process.call_sites[sites.len()..].iter().filter(|p| p.live.count > 0);
+    let rest = &process.call_sites[sites.len()..];
+    if let Some(text) = others(process, rest.iter().filter(|site| site.live.count > 0)) {
+        line(out, format_args!("  {text}"));
+    }
+}
+
+/// The sum of the call sites with live memory after the first ones.
+pub(crate) fn other_sites(process: &ProcessCallSites, shown: usize) -> Option<String> {
+    others(process, process.call_sites.iter().filter(|site| site.live.count > 0).skip(shown))
+}
+
+fn others<'a>(process: &ProcessCallSites, rest: impl Iterator<Item = &'a CallSiteMemory>) -> Option<String> {
     let (mut other, mut other_sites) = (process.other, process.other_sites);
     for site in rest {
         other.count = other.count.saturating_add(site.live.count);
         other.bytes = other.bytes.saturating_add(site.live.bytes);
         other_sites += 1;
     }
-    if other_sites > 0 {
-        let allocations = count(other.count, "allocation", "allocations");
-        let sites = count(other_sites as u64, "other call site", "other call sites");
-        line(out, format_args!("  and {} in {allocations} from {sites}", bytes(other.bytes)));
-    }
+    let allocations = count(other.count, "allocation", "allocations");
+    let sites = count(other_sites as u64, "other call site", "other call sites");
+    (other_sites > 0).then(|| format!("and {} in {allocations} from {sites}", bytes(other.bytes)))
 }
 
 /// The table with its titles, without the column of call sites.

@@ -180,17 +180,29 @@ fn metrics_as_open_metrics() {
 #[test]
 fn the_classic_display_of_memory_over_time() {
     let memory = Sections { memory: true, launches: false, copies: false };
-    let mut classic = Classic::new(memory, 0);
+    let mut classic = Classic::new(memory, 0).with_addresses(true);
     let text: String = classic_sequence().iter().map(|s: &Snapshot| classic.render(s)).collect();
     check("classic_memory.txt", &text);
 }
 
 #[test]
 fn the_classic_display_of_everything() {
-    let mut classic = Classic::new(Sections::ALL, 3600);
+    let mut classic = Classic::new(Sections::ALL, 3600).with_addresses(true);
     // advice needs some seconds of watching
     classic.begin(&Snapshot { unix_seconds: snapshot().unix_seconds - 5.0, ..snapshot() });
     check("classic_all.txt", &classic.render(&snapshot()));
+}
+
+#[test]
+fn the_display_of_memory_by_call_site() {
+    let mut classic = Classic::new(Sections { memory: true, launches: false, copies: false }, 0);
+    let call_sites = memory_report(&[]).processes;
+    let text = classic.render(&Snapshot { call_sites, ..snapshot() });
+    let lines = text.lines().filter(|line| line.contains("leak"));
+    assert!(lines.clone().count() > 0 && lines.clone().all(|line| line.contains("leak suspect")), "{text}");
+    let without = classic.render(&Snapshot { call_sites: Vec::new(), ..snapshot() });
+    assert!(!without.contains("leak"), "{without}");
+    check("classic_call_sites.txt", &text);
 }
 
 const LAUNCHES: Sections = Sections { memory: false, launches: true, copies: false };

@@ -118,9 +118,11 @@ pub fn gpuprobe(args: &[&str]) -> Command {
     command
 }
 
-/// Removes the variables that change stand-ins or where libraries are found.
+/// Removes the variables that change stand-ins, where libraries are found, or the user of commands.
 fn clean(command: &mut Command) {
-    for name in ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "STANDIN_IOCTL", "LD_LIBRARY_PATH"] {
+    const STANDIN: [&str; 4] = ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "STANDIN_IOCTL"];
+    const OTHERS: [&str; 4] = ["LD_LIBRARY_PATH", "SUDO_UID", "SUDO_GID", "SUDO_USER"];
+    for name in STANDIN.into_iter().chain(OTHERS) {
         command.env_remove(name);
     }
 }

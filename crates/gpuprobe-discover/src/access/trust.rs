@@ -44,10 +44,15 @@ impl Owners {
 
 /// User and group id of the user who ran sudo.
 pub fn sudo_user() -> Option<(u32, u32)> {
-    let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    sudo_user_of(|name| std::env::var(name).ok(), geteuid().is_root())
+}
+
+/// The same for these environment variables.
+fn sudo_user_of(variable: impl Fn(&str) -> Option<String>, is_root: bool) -> Option<(u32, u32)> {
+    let id = |name: &str| variable(name)?.parse::<u32>().ok().filter(|id| *id != u32::MAX);
     let found = id("SUDO_UID").zip(id("SUDO_GID"));
     // meaningless when sudo was used to become another user than root
-    found.filter(|(uid, _)| *uid != 0 && geteuid().is_root())
+    found.filter(|(uid, _)| *uid != 0 && is_root)
 }
 
 /// Resolves a path, and fails unless only these owners can change or replace the file. The error is one line that names
@@ -220,6 +225,26 @@ mod tests {
         assert!(trusted(&file, &Owners::default()).is_err());
         let owners = Owners(vec![0, OTHER_USER]);
         assert_eq!(trusted(&file, &owners).unwrap(), file);
+    }
+
+    #[test]
+    fn the_user_of_sudo_comes_from_its_variables() {
+        let of = |uid: &'static str, gid: &'static str, is_root| {
+            let value = move |name: &str| if name == "SUDO_UID" { uid } else { gid };
+            sudo_user_of(|name| Some(value(name)).filter(|v| !v.is_empty()).map(str::to_owned), is_root)
+        };
+        assert_eq!(of("1000", "1001", true), Some((1000, 1001)));
+        for (uid, gid, is_root) in [
+            ("1000", "1001", false),
+            ("0", "0", true),
+            ("", "1001", true),
+            ("1000", "", true),
+            ("-1", "1001", true),
+            ("4294967295", "1001", true),
+            ("alice", "users", true),
+        ] {
+            assert_eq!(of(uid, gid, is_root), None, "{uid} {gid}");
+        }
     }
 
     #[test]

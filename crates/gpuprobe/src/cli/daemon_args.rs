@@ -35,9 +35,12 @@ pub(crate) struct DaemonArgs {
     /// line take precedence. Read again at SIGHUP [default: /etc/gpuprobe/gpuprobe.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Memory: allocations, frees and live memory, by process
+    /// Memory: allocations, frees, and live memory by process and call site with its growth
     #[arg(long)]
     pub(crate) memleak: bool,
+    /// Display each live address with its size instead of call sites: the classic form
+    #[arg(long)]
+    pub(crate) addresses: bool,
     /// CUDA kernel launches
     #[arg(long)]
     pub(crate) cudatrace: bool,
@@ -49,8 +52,8 @@ pub(crate) struct DaemonArgs {
     /// such as 'uvm_*' (repeatable)
     #[arg(long, alias = "kernel", value_name = "GLOB", num_args = 0..=1, require_equals = true, default_missing_value = DEVICES_ONLY)]
     pub(crate) driver: Vec<String>,
-    /// Address for the metrics endpoint, as HOST:PORT
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9000", value_parser = metrics_addr)]
+    /// Address for the metrics endpoint, as HOST:PORT; only this host can reach the default, 0.0.0.0:9000 is for all
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9000", value_parser = metrics_addr)]
     pub(crate) metrics_addr: SocketAddr,
     /// TLS and passwords for the endpoint: a YAML file in the form that Prometheus exporters use, read again when it
     /// changes

@@ -9,6 +9,12 @@ pub(crate) struct ExecArgs {
     /// The soft and the hard limit of open files that the command gets
     #[arg(long, num_args = 2)]
     pub(crate) files: Vec<u64>,
+    /// The user and the group that the command gets
+    #[arg(long, num_args = 2, value_names = ["UID", "GID"])]
+    pub(crate) ids: Vec<u32>,
+    /// With --ids: the supplementary groups
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) groups: Vec<u32>,
     /// The process that sends the signal to continue
     pub(crate) parent: i32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

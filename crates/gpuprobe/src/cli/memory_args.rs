@@ -8,6 +8,7 @@ use clap::{Args, ValueHint};
 
 use super::attach_args::AttachArgs;
 use super::daemon_args::NvmlArgs;
+use super::user_args::UserArgs;
 use super::value_parsers::{pid, span};
 
 #[derive(Debug, Args)]
@@ -40,6 +41,8 @@ pub(crate) struct MemoryArgs {
     pub(crate) nvml: NvmlArgs,
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
     /// A command to start and to watch until it exits
     #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,

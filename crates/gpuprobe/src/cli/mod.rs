@@ -14,6 +14,7 @@ mod memory_args;
 mod record_args;
 mod replay_args;
 mod trace_args;
+mod user_args;
 mod value_parsers;
 
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ pub(crate) use self::memory_args::MemoryArgs;
 pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
 pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
 pub(crate) use self::trace_args::TraceArgs;
+pub(crate) use self::user_args::UserArgs;
+pub(crate) use self::value_parsers::MaxSize;
 
 /// Shows what processes do to the NVIDIA GPUs of this host, live, without changing the processes.
 #[derive(Debug, Parser)]

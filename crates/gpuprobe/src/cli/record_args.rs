@@ -7,7 +7,8 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 
 use super::attach_args::AttachArgs;
-use super::value_parsers::{mode, pid, share, span, trace_size};
+use super::user_args::UserArgs;
+use super::value_parsers::{MaxSize, max_size, mode, pid, share, span, trace_size};
 
 /// What is recorded, and to which file.
 #[derive(Debug, Default, Clone, Args)]
@@ -26,10 +27,11 @@ pub(crate) struct RecordingArgs {
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) mode: Option<u32>,
     /// Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...),
-    /// and the oldest ones are removed
-    #[arg(long, value_name = "SIZE", value_parser = trace_size)]
-    pub(crate) max_size: Option<u64>,
-    /// Start a new segment when one reaches this size [default: with --max-size a quarter of it]
+    /// and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less
+    /// on a small disk [default: 4G]
+    #[arg(long, value_name = "SIZE", value_parser = max_size)]
+    pub(crate) max_size: Option<MaxSize>,
+    /// Start a new segment when one reaches this size [default: a quarter of --max-size]
     #[arg(long, value_name = "SIZE", value_parser = trace_size)]
     pub(crate) segment_size: Option<u64>,
     /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not
@@ -52,6 +54,8 @@ pub(crate) struct RecordingArgs {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) recording: RecordingArgs,
+    #[command(flatten)]
+    pub(crate) user: UserArgs,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,

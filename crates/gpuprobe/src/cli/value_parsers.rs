@@ -142,9 +142,31 @@ pub(super) fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "give permissions in octal, such as 0600, 0640 or 0644".to_owned())
 }
 
+/// A size limit; `None` is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MaxSize(pub(crate) Option<u64>);
+
+/// A size, or `none` or 0 for no limit.
+pub(super) fn max_size(text: &str) -> Result<MaxSize, String> {
+    match text {
+        "none" | "0" => Ok(MaxSize(None)),
+        text => trace_size(text).map(|size| MaxSize(Some(size))).map_err(|error| format!("{error}, or none")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_size_limit_can_be_lifted() {
+        assert_eq!(max_size("none"), Ok(MaxSize(None)));
+        assert_eq!(max_size("0"), Ok(MaxSize(None)));
+        assert_eq!(max_size("2G"), Ok(MaxSize(Some(2 << 30))));
+        for wrong in ["", "None", "0G", "1", "-1"] {
+            assert!(max_size(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn a_budget_is_given_in_percent() {

@@ -11,6 +11,7 @@ use crate::cli::ConvertArgs;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Closed;
 use crate::trace_file::input::{TraceInput, create};
+use crate::trace_file::output_file::Replacement;
 
 const BUFFER: usize = 1 << 18;
 
@@ -18,8 +19,9 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
     // first, so that an invalid trace leaves the output unchanged
     let mut input = TraceInput::open(&args.trace)?;
     let output = output(args);
-    let out: Box<dyn Write> = match &output {
-        Some(path) => Box::new(create(path, &args.trace)?),
+    let replacement = output.as_ref().map(|path| create(path, &args.trace)).transpose()?;
+    let out: Box<dyn Write> = match &replacement {
+        Some(begun) => Box::new(&begun.file),
         None => Box::new(io::stdout().lock()),
     };
     let out = BufWriter::with_capacity(BUFFER, out);
@@ -31,6 +33,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
     let mut conversion = Conversion::new(args.to, input.reader.meta(), out).map_err(cannot)?;
     let ending = input.for_each_event(|event| conversion.feed(event).map_err(cannot))?;
     let converted = conversion.finish(ending.end.as_ref()).map_err(cannot)?;
+    replacement.map_or(Ok(()), Replacement::complete).map_err(cannot)?;
     input.end_progress();
     ending.print_missing(input.damaged());
     report(&converted, output.as_deref());

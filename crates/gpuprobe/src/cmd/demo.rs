@@ -5,8 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use gpuprobe_discover::{HostPaths, Inspector};
 use gpuprobe_event::Api;
+use nix::unistd::geteuid;
 
-use crate::cli::{DemoArgs, RecordingArgs};
+use crate::cli::{DemoArgs, RecordingArgs, UserArgs};
 use crate::cmd::embedded;
 use crate::cmd::run::{probes, record};
 use crate::session::record::recording::print_trace_path;
@@ -35,7 +36,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<u8> {
     let trace = folder.path().join("trace.jsonl");
     recording.output = Some(args.output.clone().unwrap_or(trace));
     let command = [folder.path().join("demo").into_os_string()];
-    let recorded = record(&command, probes, &recording)?;
+    // its folder is private to the user of gpuprobe
+    let user = UserArgs { as_root: geteuid().is_root(), ..UserArgs::default() };
+    let recorded = record(&command, &user, probes, &recording)?;
     let status = recorded.status;
     note!("\nand this is what gpuprobe saw:\n");
     let trace = recorded.print()?;

@@ -47,7 +47,9 @@ fn write(path: &Path, trace: &Path, page: &str, report: &ReplayReport) -> Result
         return print(page);
     }
     let cannot = || format!("cannot write {}", path.display());
-    create(path, trace)?.write_all(page.as_bytes()).with_context(cannot)?;
+    let mut output = create(path, trace)?;
+    output.file.write_all(page.as_bytes()).with_context(cannot)?;
+    output.complete().with_context(cannot)?;
     note!("wrote {} ({})", path.display(), count(report.summary.calls, "call", "calls"));
     Ok(())
 }

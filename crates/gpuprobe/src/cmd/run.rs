@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use gpuprobe_capture::CaptureConfig;
 use gpuprobe_event::{LossCause, Tgid};
 
-use crate::cli::{RecordingArgs, RunArgs};
+use crate::cli::{RecordingArgs, RunArgs, UserArgs};
 use crate::session::command::supervise::SupervisedCommand;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
@@ -20,7 +20,7 @@ use crate::trace_file::output_file::Access;
 use crate::trace_file::{Destination, Finished, is_stdout};
 
 pub(crate) fn run(args: &RunArgs) -> Result<u8> {
-    let recorded = record(&args.command, probes(&args.recording)?, &args.recording)?;
+    let recorded = record(&args.command, &args.user, probes(&args.recording)?, &args.recording)?;
     let status = recorded.status;
     print_trace_path(&recorded.print()?);
     Ok(status)
@@ -73,6 +73,7 @@ pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
 /// Runs and records a command.
 pub(crate) fn record(
     command: &[OsString],
+    user: &UserArgs,
     mut probes: Probes,
     args: &RecordingArgs,
 ) -> Result<RecordedCommand> {
@@ -82,7 +83,7 @@ pub(crate) fn record(
         );
     }
     let output = Destination::find(args.output.as_deref(), Access::requested(args.mode))?;
-    let mut supervised = SupervisedCommand::start_paused(command)?;
+    let mut supervised = SupervisedCommand::start_paused(command, user)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.resume(&probes)?;
     let status = loop {

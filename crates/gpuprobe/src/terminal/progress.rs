@@ -3,7 +3,8 @@
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-use gpuprobe_output::units::{bytes, count};
+use gpuprobe_capture::terminal_size;
+use gpuprobe_output::units::count;
 
 use super::notes::print_stderr;
 
@@ -35,22 +36,26 @@ impl Progress {
         self.shown.as_ref().is_some_and(|shown| shown.last.elapsed() >= EVERY)
     }
 
-    /// Writes the line. The cursor returns to its start, so that output of the command overwrites it.
-    pub(crate) fn show(&mut self, calls: u64, written: u64, lost: u64) {
+    /// Writes the line; `written` is the size of the trace and its limits. The cursor returns to its start, so that
+    /// output of the command overwrites it.
+    pub(crate) fn show(&mut self, calls: u64, written: &str, lost: u64) {
         let Some(shown) = &mut self.shown else { return };
         let now = Instant::now();
         let line = line(now - shown.start, calls - shown.calls, now - shown.last, written, lost);
+        // a line that wraps could not be overwritten
+        let columns = terminal_size(stderr()).map_or(usize::MAX, |(columns, _)| columns.into());
+        let line: String = line.chars().take(columns.saturating_sub(1)).collect();
         print_stderr(format_args!("{line}\x1b[K\r"));
         (shown.last, shown.calls, shown.is_visible) = (now, calls, true);
     }
 }
 
-fn line(elapsed: Duration, calls: u64, span: Duration, written: u64, lost: u64) -> String {
+fn line(elapsed: Duration, calls: u64, span: Duration, written: &str, lost: u64) -> String {
     let rate = calls as f64 / span.as_secs_f64().max(1e-3);
     let seconds = elapsed.as_secs();
-    let written = bytes(written);
     let calls = count(rate as u64, "call/s", "calls/s");
-    format!("recording {}:{:02}  {calls}  {written} written  {lost} lost", seconds / 60, seconds % 60)
+    let time = format!("{}:{:02}", seconds / 60, seconds % 60);
+    format!("recording {time}  {calls}  {written}  {lost} lost")
 }
 
 /// Clears the line.
@@ -68,7 +73,8 @@ mod tests {
 
     #[test]
     fn the_line_has_time_rate_size_and_losses() {
-        let text = line(Duration::from_secs(75), 5000, Duration::from_millis(500), 3 << 20, 2);
-        assert_eq!(text, "recording 1:15  10000 calls/s  3.0 MiB written  2 lost");
+        let text =
+            line(Duration::from_secs(75), 5000, Duration::from_millis(500), "3.0 MiB (max 4.0 GiB)", 2);
+        assert_eq!(text, "recording 1:15  10000 calls/s  3.0 MiB (max 4.0 GiB)  2 lost");
     }
 }

@@ -15,7 +15,7 @@ use gpuprobe_output::units::{count, printable};
 use nix::fcntl::OFlag;
 
 use super::file_names::segment_path;
-use super::output_file::{self, Access};
+use super::output_file::{Access, Replacement};
 use crate::terminal::notes::{note, print_stderr};
 
 const BUFFER: usize = 1 << 18;
@@ -199,8 +199,8 @@ fn open_plain(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates an output file that is derived from a trace. Refuses to overwrite the trace itself.
-pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
+/// Starts an output file that is derived from a trace; it appears when it is complete. Refuses to overwrite the trace itself.
+pub(crate) fn create(path: &Path, trace: &Path) -> Result<Replacement> {
     let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
     if let Some(same) = id(path) {
         let later = (2..).map(|number| id(&segment_path(trace, number)));
@@ -210,9 +210,8 @@ pub(crate) fn create(path: &Path, trace: &Path) -> Result<File> {
         }
     }
     // it has the same content as the trace, so it gets the same permissions
-    let created = output_file::create(path, Access::like(trace));
-    let created = created.with_context(|| format!("cannot write {}: give another path", path.display()))?;
-    Ok(created.file)
+    let begun = Replacement::begin(path, Access::like(trace));
+    begun.with_context(|| format!("cannot write {}: give another path", path.display()))
 }
 
 /// A file that counts the bytes read from it.

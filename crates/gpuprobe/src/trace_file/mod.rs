@@ -1,9 +1,11 @@
 //! Reads and writes trace files, and creates output files without following what other users planted.
 
 mod destination;
+mod disk_space;
 mod file_names;
 pub(crate) mod input;
 pub(crate) mod output_file;
+mod room;
 mod sink;
 mod writer;
 

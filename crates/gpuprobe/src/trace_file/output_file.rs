@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat, readlinkat, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, geteuid, symlinkat, unlinkat};
 
 /// Most symbolic links followed for one output.
 const MOST_LINKS: usize = 16;
@@ -194,11 +194,20 @@ impl Folder {
                 Err(Errno::EEXIST) => {}
                 made => {
                     made?;
+                    self.give_link_to_sudo_user(&fresh);
                     return Ok(renameat(&self.fd, fresh.as_os_str(), &self.fd, link)?);
                 }
             }
         }
         Err(io::ErrorKind::AlreadyExists.into())
+    }
+
+    fn give_link_to_sudo_user(&self, link: &OsStr) {
+        if let Some((uid, gid)) = sudo_user() {
+            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            // if the file system refuses, it stays root's
+            fchownat(&self.fd, link, uid, gid, AtFlags::AT_SYMLINK_NOFOLLOW).ok();
+        }
     }
 
     fn open_named(&self, name: &OsStr, access: Access, flags: OFlag) -> io::Result<Named> {
@@ -212,12 +221,7 @@ impl Folder {
             return self.open_existing(name, OFlag::O_WRONLY | OFlag::O_TRUNC | flags).map(Named::File);
         }
         if is_a(&there, SFlag::S_IFLNK) {
-            if self.is_shared && !Owners::default().contains(there.st_uid) {
-                return Err(refusal(
-                    "it is a symbolic link of another user, in a directory that others can write",
-                ));
-            }
-            return Ok(Named::Link(readlinkat(&self.fd, name)?));
+            return self.link_target(name, &there).map(Named::Link);
         }
         if self.is_shared && !is_own(&there) {
             let what =
@@ -230,6 +234,16 @@ impl Folder {
             false => self.open_existing(name, OFlag::O_WRONLY | OFlag::O_NOFOLLOW | flags),
         }
         .map(Named::File)
+    }
+
+    /// The target of a symbolic link, unless another user could have planted it.
+    fn link_target(&self, name: &OsStr, there: &FileStat) -> io::Result<OsString> {
+        if self.is_shared && !Owners::default().contains(there.st_uid) {
+            return Err(refusal(
+                "it is a symbolic link of another user, in a directory that others can write",
+            ));
+        }
+        Ok(readlinkat(&self.fd, name)?)
     }
 
     fn new_file(&self, name: &OsStr, access: Access) -> io::Result<File> {
@@ -324,6 +338,10 @@ fn unpredictable(name: &OsStr) -> OsString {
     let stem = text.strip_suffix(end).unwrap_or(&text);
     format!("{stem}-{random:016x}{end}").into()
 }
+
+mod replacement;
+
+pub(crate) use self::replacement::Replacement;
 
 #[cfg(test)]
 mod tests;

@@ -61,6 +61,14 @@ impl Sink {
         }
     }
 
+    /// An upper bound of the bytes that are not in the file yet.
+    pub(crate) fn unwritten(&self) -> u64 {
+        match self {
+            Self::Plain { file, .. } => file.buffer().len() as u64,
+            Self::Compressed(compressor) => compressor.upper_bound().saturating_sub(self.written()),
+        }
+    }
+
     /// Waits until everything is in the file. Returns the file size.
     pub(crate) fn settle(&mut self) -> io::Result<u64> {
         match self {

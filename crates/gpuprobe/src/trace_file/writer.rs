@@ -13,8 +13,10 @@ use gpuprobe_event::{Event, ProcessEvent};
 use gpuprobe_output::units::{bytes, count};
 
 use super::destination::{Destination, OpenedTrace, is_stdout};
+use super::disk_space::DiskSpace;
 use super::file_names::{cut_to_last_line, segment_path};
 use super::output_file::{Access, FileId, Folder};
+use super::room::Room;
 use super::sink::{Abandoned, Sink, is_compressed};
 use crate::terminal::notes::note;
 
@@ -32,6 +34,8 @@ pub(crate) struct Limits {
     pub(crate) total: Option<u64>,
     /// One segment.
     pub(crate) segment: Option<u64>,
+    /// The user did not ask for `total`: it is dropped if the trace cannot be split into segments.
+    pub(crate) is_default: bool,
 }
 
 impl Limits {
@@ -83,6 +87,10 @@ pub(crate) struct TraceFile {
     /// `None` after an error.
     writer: Option<Writer<Sink>>,
     failure: Option<Failure>,
+    /// `None` for a pipe or a device.
+    space: Option<DiskSpace>,
+    /// Events not written since the disk was nearly full; `None` before that.
+    unwritten: Option<u64>,
     phases: Phases,
     meta: Meta,
     limits: Limits,
@@ -103,15 +111,25 @@ pub(crate) struct TraceFile {
 
 impl TraceFile {
     /// Creates a trace.
-    pub(crate) fn create(output: Destination, phases: Phases, meta: Meta, limits: Limits) -> Result<Self> {
+    pub(crate) fn create(
+        output: Destination,
+        phases: Phases,
+        meta: Meta,
+        mut limits: Limits,
+    ) -> Result<Self> {
         let (wanted, access) = (output.path.clone(), output.access);
         let cannot = || format!("cannot write the trace {}: give another path with -o", wanted.display());
         let (path, OpenedTrace { file, entry, latest }) = output.create().with_context(cannot)?;
         let is_file = file.metadata().with_context(cannot)?.is_file() && !is_stdout(&path);
-        if limits.segment().is_some() && (!is_file || entry.is_none()) {
+        let is_splittable = is_file && entry.is_some();
+        if limits.is_default && !is_splittable {
+            limits.total = None;
+        }
+        if limits.segment().is_some() && !is_splittable {
             bail!("{} cannot be split into segments: give a file with -o", path.display());
         }
         let again = is_file.then(|| file.try_clone()).transpose().with_context(cannot)?;
+        let space = again.as_ref().and_then(DiskSpace::of);
         let writer = begin(file, &path, phases, &meta).with_context(cannot)?;
         let (folder, name) = entry.unzip();
         let name = name.unwrap_or_default();
@@ -126,6 +144,8 @@ impl TraceFile {
             latest,
             writer: Some(writer),
             failure: None,
+            space,
+            unwritten: None,
             phases,
             meta,
             limits,
@@ -155,12 +175,17 @@ impl TraceFile {
     pub(crate) fn event(&mut self, event: &Event, carried_over: impl FnOnce() -> Vec<ProcessEvent>) {
         if let Some(failure) = &mut self.failure {
             failure.missing += 1;
+        } else if let Some(unwritten) = self.unwritten.as_mut().filter(|_| !self.is_ending) {
+            *unwritten += 1;
         } else if let Err(error) = self.write(event, carried_over) {
             self.fail(error, 1);
         }
     }
 
     fn write(&mut self, event: &Event, carried_over: impl FnOnce() -> Vec<ProcessEvent>) -> io::Result<()> {
+        if !self.is_ending && !self.has_disk_space()? {
+            return Ok(());
+        }
         let limit = self.limits.segment().filter(|_| !self.is_ending);
         let Some(writer) = &mut self.writer else { return Ok(()) };
         // an event larger than a segment gets its own segment
@@ -186,6 +211,45 @@ impl TraceFile {
         Ok(())
     }
 
+    /// Keeps the disk from filling up: removes the oldest segments, or else stops writing and returns `false`.
+    fn has_disk_space(&mut self) -> io::Result<bool> {
+        let (Some(space), Some(file), Some(writer)) = (&mut self.space, &self.file, &mut self.writer) else {
+            return Ok(true);
+        };
+        let size = self.written_before + writer.get_ref().upper_bound();
+        if !space.is_due(size) || !space.is_low(file, size, writer.get_ref().unwritten()) {
+            return Ok(true);
+        }
+        // compressed data may be far smaller than the upper bound
+        writer.get_mut().settle()?;
+        while self
+            .space
+            .as_mut()
+            .zip(self.file.as_ref())
+            .is_some_and(|(space, file)| space.is_low(file, size, 0))
+        {
+            if !self.remove_oldest()? {
+                self.stop();
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Stops writing because the disk is nearly full. The last lines still fit.
+    fn stop(&mut self) {
+        let free = self.space.as_ref().map_or(0, |space| space.free);
+        note!(
+            "gpuprobe: the trace {} stops here: only {} of the disk are free: {} are written, later events are only \
+             in the summary",
+            self.current.display(),
+            bytes(free),
+            bytes(self.written())
+        );
+        // the event that did not fit
+        self.unwritten = Some(1);
+    }
+
     /// Flushes the writer if the last flush is long ago.
     pub(crate) fn keep_fresh(&mut self) {
         if self.flushed.elapsed() < FLUSH_EVERY {
@@ -195,6 +259,31 @@ impl TraceFile {
         if let Some(Err(error)) = self.writer.as_mut().map(Writer::flush) {
             self.fail(error, 0);
         }
+        // other programs may fill the disk
+        if let (Some(space), Some(file), Some(writer)) = (&mut self.space, &self.file, &self.writer) {
+            let (size, unwritten) = (writer.get_ref().upper_bound(), writer.get_ref().unwritten());
+            space.is_low(file, self.written_before + size, unwritten);
+        }
+    }
+
+    /// Events not written because the disk was nearly full.
+    pub(crate) fn unwritten(&self) -> u64 {
+        self.unwritten.unwrap_or(0)
+    }
+
+    /// The limits and the state of the disk, for the progress line.
+    pub(crate) fn room(&self) -> Room {
+        Room {
+            limit: self.limits.total,
+            free: self.space.as_ref().map(|space| space.free),
+            kept_free: self.space.as_ref().map(|space| space.kept),
+            is_stopped: self.unwritten.is_some(),
+        }
+    }
+
+    /// Whether it is a file that is not compressed.
+    pub(crate) fn is_plain_file(&self) -> bool {
+        self.file.is_some() && !is_compressed(&self.path)
     }
 
     /// Bytes written up to now, including removed segments.
@@ -280,18 +369,22 @@ impl TraceFile {
         let (Some(total), Some(segment)) = (self.limits.total, self.limits.segment()) else { return Ok(()) };
         let current = self.writer.as_ref().map_or(0, |writer| writer.get_ref().upper_bound()) + more;
         let needed = if self.is_ending { current } else { current.max(segment) };
-        while self.before_bytes.saturating_add(needed) > total {
-            let Some(oldest) = self.before.pop_front() else { break };
-            self.before_bytes -= oldest.bytes;
-            match self.remove(&oldest) {
-                // another process has removed it
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => self.removed += oldest.events,
-            }
-            let first = self.before.front().and_then(|segment| segment.name.as_ref());
-            self.point(first.map_or(&self.name, |(name, _)| name))?;
-        }
+        while self.before_bytes.saturating_add(needed) > total && self.remove_oldest()? {}
         Ok(())
+    }
+
+    /// Removes the oldest complete segment. Returns whether there was one.
+    fn remove_oldest(&mut self) -> io::Result<bool> {
+        let Some(oldest) = self.before.pop_front() else { return Ok(false) };
+        self.before_bytes -= oldest.bytes;
+        match self.remove(&oldest) {
+            // another process has removed it
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => self.removed += oldest.events,
+        }
+        let first = self.before.front().and_then(|segment| segment.name.as_ref());
+        self.point(first.map_or(&self.name, |(name, _)| name))?;
+        Ok(true)
     }
 
     fn remove(&self, segment: &Segment) -> io::Result<()> {
@@ -335,12 +428,13 @@ impl TraceFile {
         if let Err(error) = self.close(end) {
             self.fail(error, 0);
         }
-        let is_closed = self.is_closed();
+        let (is_closed, room) = (self.is_closed(), self.file.as_ref().map(|_| self.room()));
         let Some(Failure { error, missing, is_least }) = self.failure.filter(|_| !is_closed) else {
             return Ok(Finished {
                 path: self.before.front().map_or(self.path, |segment| segment.path.clone()),
                 segments: self.before.len(),
                 bytes: self.before_bytes,
+                room,
             });
         };
         let least = if is_least { "at least " } else { "" };
@@ -363,6 +457,8 @@ pub(crate) struct Finished {
     pub(crate) segments: usize,
     /// Bytes of all segments.
     pub(crate) bytes: u64,
+    /// `None` for a pipe or a device.
+    pub(crate) room: Option<Room>,
 }
 
 /// Writes the first line at once, so that a write error is reported before the command runs.

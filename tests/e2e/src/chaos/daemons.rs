@@ -118,6 +118,11 @@ fn run_to(commanded: &Commanded<'_>, folder: &Path, seed: u64) {
     }
     let trace = Recording::read(&trace);
     let lost = trace.end.as_ref().map(|end| end.lost.clone()).unwrap_or_default();
+    // stopped before the disk was full
+    if lost.contains_key(LossCause::DiskFull.as_str()) {
+        chaos.totals.add(Count::TracesCut, 1);
+        return;
+    }
     let lost: u64 = lost.get(LossCause::RingFull.as_str()).copied().unwrap_or_default();
     let (reported, made) =
         (trace.of(entry.pid).count() as u64 + lost, printed.last().map_or(0, Commanded::all_calls));

@@ -31,7 +31,7 @@ fn watched_with(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon,
     let built: Built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", workload]);
     let library = shown(folder.path().join("libcuda.so.1"));
-    let daemon = Daemon::with(&[options, &["-p", &library]].concat());
+    let daemon = Daemon::with(&[options, &["--addresses", "-p", &library]].concat());
     let command = Command::new(folder.path().join(workload));
     (folder, daemon, command)
 }

@@ -164,7 +164,7 @@ fn counted(class: Class) -> bool {
 #[bpf_test(alone)]
 fn very_many_allocations_are_cheap_and_freed_quickly_at_exit() {
     const MANY: &str = "400000";
-    let (folder, mut daemon) = watched_every(5, "hoarder", &[]);
+    let (folder, mut daemon) = watched_every(5, "hoarder", &["--addresses"]);
     let mut hoarder = Talk::start(Command::new(folder.path().join("hoarder")).arg(MANY));
     let pid = pid_of(&hoarder.json());
     let is_live = |m: &Metrics| m.by(LIVE, pid, "kind").get("device").is_some_and(|n| n.to_string() == MANY);

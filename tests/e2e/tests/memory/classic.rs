@@ -26,6 +26,10 @@ struct Shown {
 
 impl Shown {
     fn start(words: &[&str]) -> Self {
+        Self::displaying(&["--addresses"], words)
+    }
+
+    fn displaying(options: &[&str], words: &[&str]) -> Self {
         let folder = fixtures::folder();
         let files = ["libcuda.so.1", "libcudart.so.12", "classic"];
         fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &files);
@@ -33,9 +37,8 @@ impl Shown {
         let first = example.json();
         assert_eq!(number(&first["step"]), 0);
         let (pid, library) = (pid_of(&first).to_string(), shown(folder.path().join("libcuda.so.1")));
-        let mut command =
-            gpuprobe(&["--memleak", "--display-interval", "1", "--metrics-addr", "127.0.0.1:0"]);
-        let daemon = Daemon::of(command.args(["-d", &pid, "-p", &library]));
+        let mut command = gpuprobe(&["--memleak", "--display-interval=1", "--metrics-addr=127.0.0.1:0"]);
+        let daemon = Daemon::of(command.args(options).args(["-d", &pid, "-p", &library]));
         Self { _folder: folder, daemon, example, lines: Vec::new() }
     }
 
@@ -136,6 +139,26 @@ fn the_classic_example_gives_the_classic_display() {
     shown.example.go_on();
     assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
     shown.assert_block(&block([3, 0, 2, 0], &[NO_LEAK, ENDED], Some((&printed, [0; 3]))));
+}
+
+#[bpf_test(alone)]
+fn by_default_memory_is_shown_by_call_site_and_not_called_a_leak() {
+    let mut shown = Shown::displaying(&[], &[]);
+    shown.example.go_on();
+    let pid = pid_of(&shown.example.json());
+    let sum = "24000000 bytes live in 3 cuda memory allocation(s)";
+    let is_named = |block: &[String]| block.iter().any(|l| l.starts_with('\t') && l.contains("warming up"));
+    let block =
+        shown.until_block(sum, |b| (b.iter().any(|line| line == sum) && is_named(b)).then(|| b.to_vec()));
+    let process = format!("process {pid} (classic): 22.9 MiB live in 3 allocations");
+    assert!(block.contains(&process), "{block:#?}");
+    assert!(!block.iter().any(|line| line.contains("leak") || line.contains("0x0")), "{block:#?}");
+    shown.example.go_on();
+    shown.example.json();
+    shown.example.go_on();
+    assert_eq!(shown.example.end(), 0, "{}", shown.example.stderr());
+    let ended = "0 bytes live in 0 cuda memory allocation(s)";
+    shown.until_block(ended, |b| b.iter().any(|line| line == ended).then_some(()));
 }
 
 #[bpf_test(alone)]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod call_arguments;
+mod command_user;
 mod examples;
 mod loss;
 mod record_command;

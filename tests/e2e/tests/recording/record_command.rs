@@ -150,7 +150,7 @@ fn a_recording_can_go_to_stdout() {
 }
 
 #[bpf_test]
-fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
+fn a_trace_stops_before_it_fills_the_disk_and_counts_what_is_missing() {
     const FORMS: [(&str, &str); 3] =
         [("plain.jsonl", ""), ("packed.jsonl.zst", ""), ("cut.jsonl", "--max-size 512K --segment-size 64K")];
     let folder = fixtures::folder();
@@ -161,7 +161,7 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
     let one = |(name, options): (&str, &str)| {
         format!(
             "{gpuprobe_path} run -e '*' {options} -o {small}/{name} -- {ledger} --calls 20000 2> {outside_path}/{name}.said; \
-             echo $?; cp {small}/* {outside_path}; rm {small}/*; "
+             echo $?; df --output=avail {small} | tail -1 > {outside_path}/{name}.free; cp {small}/* {outside_path}; rm {small}/*; "
         )
     };
     let mount = format!("mount -t tmpfs -o size=256k none {small} || exit 99; ");
@@ -172,37 +172,33 @@ fn a_disk_that_fills_up_leaves_a_trace_readable_to_its_last_whole_line() {
         return;
     }
     assert_eq!(finished.json().len(), FORMS.len(), "the commands were not disturbed: {}", finished.stdout);
-    assert_eq!(finished.stdout.lines().filter(|line| *line == "1").count(), FORMS.len());
-    for (name, _) in FORMS {
+    assert_eq!(finished.stdout.lines().filter(|line| *line == "0").count(), FORMS.len());
+    for (name, options) in FORMS {
         let said = fs::read_to_string(outside.join(format!("{name}.said"))).unwrap();
-        assert_full_disk_is_reported(&said);
-        let report = finish(&mut gpuprobe(&["report", &shown(outside.join(name))]));
+        let free = fs::read_to_string(outside.join(format!("{name}.free"))).unwrap();
+        assert!(free.trim().parse::<u64>().unwrap() > 0, "{name}: {free} KiB are free");
+        let rotates = !options.is_empty();
+        let cause = if rotates { "segment_removed" } else { "disk_full" };
+        assert!(said.contains(cause), "{name}: {said}");
+        let stopped = said.lines().filter(|line| line.contains("stops here: only")).count();
+        assert_eq!(stopped, usize::from(!rotates), "{name}: {said}");
+        let first = if rotates { first_segment(&outside, "cut") } else { outside.join(name) };
+        let report = finish(&mut gpuprobe(&["report", &shown(first)]));
         assert_eq!(report.status, 0, "{name}: {}", report.stderr);
-        assert!(report.stderr.contains("the trace has no last line"), "{name}: {}", report.stderr);
+        assert!(!report.stderr.contains("no last line"), "{name}: {}", report.stderr);
         let (inside, all) = (calls_in(&report.stdout), calls_in(&said));
         assert!(inside > 100 && inside < all, "{name}: {inside} of {all}");
-        if name.ends_with(".zst") {
-            continue;
-        }
-        assert!(!report.stderr.contains("damaged"), "{name}: {}", report.stderr);
-        // missing calls are counted, together with the few process events
-        let missing = said.split(", ").find_map(|part| {
-            part.strip_suffix(" events are not in it: No space left on device (os error 28)\n")
-        });
-        let missing: u64 = missing.unwrap_or_else(|| panic!("{said}")).parse().unwrap();
-        assert!((all..all + 20).contains(&(inside + missing)), "{name}: {inside} + {missing} of {all}");
     }
 }
 
-/// One line when it happens, and one at the end.
-fn assert_full_disk_is_reported(said: &str) {
-    let reported: Vec<_> = said.lines().filter(|line| line.starts_with("gpuprobe: ")).collect();
-    let [at_once, at_end] = reported[..] else { panic!("{said}") };
-    for (line, words) in [(at_once, ["ends here", "KiB are written"]), (at_end, ["incomplete", "readable"])] {
-        assert!(line.contains("No space left"), "{line}");
-        words.iter().for_each(|word| assert!(line.contains(word), "`{word}` in: {line}"));
-    }
-    assert!(said.find(at_once) < said.find("=== TRACE SUMMARY ==="), "{said}");
+/// The remaining segment with the lowest number.
+fn first_segment(folder: &Path, stem: &str) -> std::path::PathBuf {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let is_segment = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with(stem) && name.ends_with(".jsonl")
+    };
+    files.filter(is_segment).min_by_key(|file| Recording::read(file).meta.segment).unwrap()
 }
 
 /// All calls, including inner calls.

@@ -113,8 +113,8 @@ impl MemoryReport {
 /// The losses that affect live memory or its call sites.
 pub fn losses_affecting_verdicts(losses: &Losses) -> Vec<LossCount> {
     use LossCause::{
-        CountersFull, ExitedBeforeAttach, ForgottenEarly, LateAttach, LostMapping, LostName, OutputFull,
-        OverBudget, RingFull, Undecodable, UnmatchedReturn,
+        CountersFull, DiskFull, ExitedBeforeAttach, ForgottenEarly, LateAttach, LostMapping, LostName,
+        OutputFull, OverBudget, RingFull, Undecodable, UnmatchedReturn,
     };
     let harmless = |cause: &LossCause| {
         // memory is counted in BPF tables and needs no call records; memory from before the probes were attached is no
@@ -126,6 +126,7 @@ pub fn losses_affecting_verdicts(losses: &Losses) -> Vec<LossCount> {
                 | CountersFull
                 | LostName
                 | OutputFull
+                | DiskFull
                 | ForgottenEarly
                 | LateAttach
                 | ExitedBeforeAttach

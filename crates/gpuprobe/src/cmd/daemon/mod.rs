@@ -90,8 +90,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         latest: Latest::default(),
         server: None,
         self_metrics: SelfMetricsReader::new(Path::new("/proc")),
-        shows_memory: sections.memory,
-        classic: Classic::new(sections, 0),
+        shows_addresses: sections.memory && args.addresses,
+        classic: Classic::new(sections, 0).with_addresses(args.addresses),
         printer: Printer::start().context("cannot start the display thread")?,
     };
     // from here on /readyz responds
@@ -193,7 +193,7 @@ struct Daemon {
     latest: Latest,
     server: Option<ServerHandle>,
     self_metrics: SelfMetricsReader,
-    shows_memory: bool,
+    shows_addresses: bool,
     classic: Classic,
     printer: Printer,
 }
@@ -254,7 +254,7 @@ impl Daemon {
     /// Prints a display. Only here, and for the ages at suspected call sites, are single allocations read: there may
     /// be a million of them, and metrics need only their sums.
     fn display(&mut self) -> Result<()> {
-        let text = if self.shows_memory {
+        let text = if self.shows_addresses {
             // allocations of exited processes must not be shown
             let observer = &mut self.observer;
             observer.processes.release(&mut observer.probes.capture)?;

@@ -129,6 +129,7 @@ fn outcome(unchanged: &[String], later: &[&str]) -> String {
 fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
     let all = [
         ("memleak", old.memleak != new.memleak),
+        ("addresses", old.addresses != new.addresses),
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
         ("driver", old.driver != new.driver),

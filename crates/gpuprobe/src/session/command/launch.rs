@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
+use super::command_user::CommandUser;
 use crate::session::signals::status_of;
 
 /// A started command.
@@ -44,7 +45,7 @@ impl Drop for LaunchedCommand {
 impl LaunchedCommand {
     /// Starts the command up to its exec. Signals must be blocked already: the copy inherits the mask, and the signal
     /// to continue must not arrive before it waits.
-    pub(crate) fn start_paused(command: &[OsString]) -> Result<Self> {
+    pub(crate) fn start_paused(command: &[OsString], user: Option<&CommandUser>) -> Result<Self> {
         let Some(program) = command.first() else { bail!("no command given") };
         let found = find(Path::new(program))?;
         let mut words = vec![found.into_os_string()];
@@ -57,6 +58,8 @@ impl LaunchedCommand {
         let child = Command::new("/proc/self/exe")
             .arg("__exec")
             .args(files)
+            .args(user.into_iter().flat_map(id_options))
+            .envs(user.into_iter().flat_map(CommandUser::environment))
             .arg(std::process::id().to_string())
             .arg("--")
             .args(words)
@@ -110,6 +113,13 @@ impl LaunchedCommand {
             _ => None,
         })
     }
+}
+
+/// The options of the copy for the ids of a user.
+fn id_options(user: &CommandUser) -> [String; 4] {
+    let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
+    let groups = format!("--groups={}", groups.join(","));
+    ["--ids".to_owned(), user.uid.to_string(), user.gid.to_string(), groups]
 }
 
 /// Continues a process that gpuprobe has stopped, and its parent if that stopped too: su and sudo stop themselves when

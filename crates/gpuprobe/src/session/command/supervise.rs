@@ -8,8 +8,10 @@ use gpuprobe_capture::{Answer, Batch, Ending, PausedProcess, Urgent};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::Tgid;
 
+use super::command_user::CommandUser;
 use super::launch::{self, LaunchedCommand};
 use super::stop_requests::StopRequests;
+use crate::cli::UserArgs;
 use crate::session::probes::probe_set::Probes;
 use crate::session::signals::Signals;
 use crate::terminal::notes::note;
@@ -36,13 +38,14 @@ pub(crate) struct CommandEnd {
 }
 
 impl SupervisedCommand {
-    /// Starts the command up to its exec.
-    pub(crate) fn start_paused(command: &[OsString]) -> Result<Self> {
+    /// Starts the command up to its exec, as this user.
+    pub(crate) fn start_paused(command: &[OsString], user: &UserArgs) -> Result<Self> {
+        let user = CommandUser::selected(user)?;
         // before any thread or the command is created, so that none of them receives the signals
         let signals = Signals::block()?;
         Ok(Self {
             signals,
-            launched: LaunchedCommand::start_paused(command)?,
+            launched: LaunchedCommand::start_paused(command, user.as_ref())?,
             stops: StopRequests::default(),
         })
     }

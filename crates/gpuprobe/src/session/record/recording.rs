@@ -12,7 +12,7 @@ use gpuprobe_output::units::bytes;
 use gpuprobe_output::{Fit, summary};
 
 use super::verification::Verification;
-use crate::cli::RecordingArgs;
+use crate::cli::{MaxSize, RecordingArgs};
 use crate::session::host::processes::Processes;
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
@@ -22,6 +22,10 @@ use crate::trace_file::{Destination, Finished, Limits, TraceFile, is_stdout};
 
 /// Most call sites that are symbolized for the summary.
 const MOST_NAMED: usize = 256;
+/// The size limit of a trace without --max-size.
+const MOST_BYTES: u64 = 4 << 30;
+/// An uncompressed trace of this size is large.
+const LARGE: u64 = 256 << 20;
 
 /// The capture configuration of a recording.
 pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Selection) -> CaptureConfig {
@@ -44,6 +48,14 @@ pub(crate) fn collect(args: &RecordingArgs) -> Collect {
     if args.verify { Collect::CountAndStream } else { Collect::Stream }
 }
 
+fn limits(args: &RecordingArgs) -> Limits {
+    let total = match args.max_size {
+        None => Some(MOST_BYTES),
+        Some(MaxSize(limit)) => limit,
+    };
+    Limits { total, segment: args.segment_size, is_default: args.max_size.is_none() }
+}
+
 #[derive(Debug)]
 pub(crate) struct Recording {
     trace: TraceFile,
@@ -51,6 +63,8 @@ pub(crate) struct Recording {
     verification: Option<Verification>,
     processes: Processes,
     progress: Progress,
+    /// Compression is suggested once, when the trace becomes large.
+    suggests_compression: bool,
     calls: u64,
 }
 
@@ -63,13 +77,14 @@ impl Recording {
     ) -> Result<Self> {
         keep_memory();
         let phases = if args.phases { Phases::Separate } else { Phases::Together };
-        let limits = Limits { total: args.max_size, segment: args.segment_size };
+        let limits = limits(args);
         Ok(Self {
             trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
             summary: Summary::default(),
             verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
             progress: Progress::new(args.quiet),
+            suggests_compression: !args.quiet,
             calls: 0,
         })
     }
@@ -85,12 +100,33 @@ impl Recording {
             self.summary.feed(&event);
         }
         self.trace.keep_fresh();
+        self.suggest_compression();
         if self.progress.is_due() {
             let mut losses = probes.capture.losses()?;
-            losses.add(LossCause::SegmentRemoved, self.trace.removed());
-            self.progress.show(self.calls, self.trace.written(), losses.total());
+            self.add_missing(&mut losses);
+            self.progress.show(
+                self.calls,
+                &self.trace.room().in_progress(self.trace.written()),
+                losses.total(),
+            );
         }
         Ok(())
+    }
+
+    /// Adds the events that are not in the trace.
+    fn add_missing(&self, losses: &mut Losses) {
+        losses.add(LossCause::SegmentRemoved, self.trace.removed());
+        losses.add(LossCause::DiskFull, self.trace.unwritten());
+    }
+
+    fn suggest_compression(&mut self) {
+        if self.suggests_compression && self.trace.is_plain_file() && self.trace.written() >= LARGE {
+            self.suggests_compression = false;
+            note!(
+                "gpuprobe: the trace has {} already: -o FILE.jsonl.zst is about twenty times smaller",
+                bytes(self.trace.written())
+            );
+        }
     }
 
     /// Whether the reader of the trace has closed it.
@@ -143,8 +179,9 @@ impl Recording {
         // make room for the last lines first: that may remove segments, which the losses must include
         let mut most = losses.clone();
         most.add(LossCause::SegmentRemoved, u64::MAX);
+        most.add(LossCause::DiskFull, u64::MAX);
         self.trace.prepare_end(last(&most).bytes());
-        losses.add(LossCause::SegmentRemoved, self.trace.removed());
+        self.add_missing(&mut losses);
         let Last { events, end } = last(&losses);
         for event in events {
             self.trace.event(&event, Vec::new);
@@ -225,13 +262,31 @@ impl Recorded {
     }
 }
 
-/// Prints the path of a trace.
+/// Prints the path of a trace, its size and its limits.
 pub(crate) fn print_trace_path(trace: &Finished) {
-    let Finished { path, segments, bytes: size } = trace;
-    match segments {
+    let Finished { path, segments, bytes: size, room } = trace;
+    let shown = path.display();
+    let size = room.map(|room| room.at_end(*size));
+    match (segments, size) {
         // the reader of stdout knows
         _ if is_stdout(path) => {}
-        0 | 1 => note!("trace: {}", path.display()),
-        n => note!("trace: {} and {} more segments, {} in all", path.display(), n - 1, bytes(*size)),
+        (0 | 1, None) => note!("trace: {shown}"),
+        (0 | 1, Some(size)) => note!("trace: {shown} ({size})"),
+        (n, size) => {
+            note!("trace: {shown} and {} more segments ({})", n - 1, size.unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_has_a_limit_unless_it_is_lifted() {
+        let of = |max_size| limits(&RecordingArgs { max_size, ..RecordingArgs::default() });
+        assert!(matches!(of(None), Limits { total: Some(MOST_BYTES), is_default: true, .. }));
+        assert!(matches!(of(Some(MaxSize(None))), Limits { total: None, is_default: false, .. }));
+        assert!(matches!(of(Some(MaxSize(Some(7)))), Limits { total: Some(7), is_default: false, .. }));
     }
 }

@@ -70,7 +70,7 @@ fn segments_are_chained_and_the_oldest_are_removed() {
     for name in ["t.jsonl", "t.jsonl.zst"] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
-        let limits = Limits { total: Some(40_000), segment: None };
+        let limits = Limits { total: Some(40_000), ..Limits::default() };
         let size = || -> u64 {
             let files = fs::read_dir(folder.path()).unwrap();
             files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
@@ -100,7 +100,7 @@ fn a_planted_segment_is_not_written_and_the_trace_continues_next_to_it() {
         let (path, victim) = (folder.path().join(name), own.path().join("victim"));
         fs::write(&victim, "root's").unwrap();
         symlink(&victim, segment_path(&path, 2)).unwrap();
-        let mut trace = create(&path, Limits { total: None, segment: Some(5_000) }).unwrap();
+        let mut trace = create(&path, Limits { segment: Some(5_000), ..Limits::default() }).unwrap();
         (0..5000).for_each(|id| trace.event(&event(id), Vec::new));
         let finished = trace.finish(&End::default()).unwrap();
         assert_eq!(fs::read_to_string(&victim).unwrap(), "root's", "{name}");
@@ -130,7 +130,7 @@ fn a_file_that_replaced_the_trace_is_not_truncated() {
 fn a_line_longer_than_a_segment_respects_the_total_limit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.jsonl");
-    let limits = Limits { total: Some(40_000), segment: None };
+    let limits = Limits { total: Some(40_000), ..Limits::default() };
     let mut trace = create(&path, limits).unwrap();
     (0..300).for_each(|id| trace.event(&event(id), Vec::new));
     let Event::Process(long) = event(300) else { panic!("not a process event") };
@@ -158,7 +158,7 @@ fn a_closed_reader_is_not_an_error() {
 fn carried_over_lines_are_not_counted_as_events() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.jsonl");
-    let mut trace = create(&path, Limits { total: Some(40_000), segment: None }).unwrap();
+    let mut trace = create(&path, Limits { total: Some(40_000), ..Limits::default() }).unwrap();
     let carried_over = || match event(77_777) {
         Event::Process(process) => vec![process; 1000],
         _ => Vec::new(),
@@ -171,4 +171,37 @@ fn carried_over_lines_are_not_counted_as_events() {
     assert_eq!(events, (removed..2000).collect::<Vec<_>>());
     // most of a segment is left for events, however much is carried over
     assert!(carried.len() > files && carried.len() < events.len(), "{} {}", carried.len(), events.len());
+}
+
+#[test]
+fn a_default_limit_is_dropped_for_a_pipe_or_a_device() {
+    let limits = Limits { total: Some(1 << 30), is_default: true, ..Limits::default() };
+    let trace = create(Path::new("/dev/null"), limits).unwrap();
+    assert_eq!(trace.room().limit, None);
+    assert!(create(Path::new("/dev/null"), Limits { is_default: false, ..limits }).is_err());
+    let folder = tempfile::tempdir().unwrap();
+    let trace = create(&folder.path().join("t.jsonl"), limits).unwrap();
+    assert_eq!(trace.room().limit, Some(1 << 30));
+}
+
+#[test]
+fn a_nearly_full_disk_removes_the_oldest_segments_and_then_stops_the_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, segment) in [("plain.jsonl", None), ("cut.jsonl", Some(5_000))] {
+        let path = folder.path().join(name);
+        let mut trace = create(&path, Limits { segment, ..Limits::default() }).unwrap();
+        (0..500).for_each(|id| trace.event(&event(id), Vec::new));
+        assert_eq!((trace.unwritten(), trace.removed()), (0, 0));
+        // as if the disk were smaller
+        let space = trace.space.as_mut().unwrap();
+        space.kept = u64::MAX;
+        space.is_low(trace.file.as_ref().unwrap(), 0, 0);
+        (500..600).for_each(|id| trace.event(&event(id), Vec::new));
+        trace.prepare_end(1000);
+        let (unwritten, removed) = (trace.unwritten(), trace.removed());
+        assert_eq!((unwritten, removed > 0), (100, segment.is_some()), "{name}");
+        assert!(trace.room().is_stopped);
+        let finished = trace.finish(&End::default()).unwrap();
+        assert_eq!(ids(&finished.path).0, (removed..500).collect::<Vec<_>>(), "{name}");
+    }
 }
