@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use clap::builder::RangedI64ValueParser;
 
-/// A duration with its unit, greater than 0.
+/// A duration, greater than 0, in seconds unless it has a unit.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
     let (number, factor) = with_unit(text)?;
     positive(number, factor)
 }
 
-/// A time since the start of a recording with its unit; 0 is allowed.
+/// A time since the start of a recording, in seconds unless it has a unit; 0 is allowed.
 pub(super) fn moment(text: &str) -> Result<Duration, String> {
     let (number, factor) = with_unit(text)?;
     let moment = number.parse::<f64>().ok().and_then(|n| Duration::try_from_secs_f64(n * factor).ok());
@@ -28,8 +28,8 @@ fn with_unit(text: &str) -> Result<(&str, f64), String> {
         "ns" => 1e-9,
         "us" => 1e-6,
         "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err("give a number and a unit, such as 50us, 1ms or 2s".to_owned()),
+        "s" | "" => 1.0,
+        _ => return Err("give a number of seconds, or with a unit: 10, 10s, 500ms or 50us".to_owned()),
     };
     Ok((number, factor))
 }
