@@ -8,6 +8,7 @@ pub mod classic;
 pub mod convert;
 pub mod cost;
 mod curve;
+pub mod diff;
 mod filter_text;
 mod gpu_op_text;
 pub mod http;

@@ -5,6 +5,7 @@ mod bench_args;
 mod convert_args;
 mod daemon_args;
 pub(crate) mod daemon_settings;
+mod diff_args;
 mod doctor_args;
 mod filter_args;
 mod helper_args;
@@ -22,6 +23,7 @@ pub(crate) use self::attach_args::{AttachArgs, DEVICES_ONLY, ResolvedHooks};
 pub(crate) use self::bench_args::BenchArgs;
 pub(crate) use self::convert_args::ConvertArgs;
 pub(crate) use self::daemon_args::{DaemonArgs, NvmlArgs, RESCAN_SECONDS};
+pub(crate) use self::diff_args::DiffArgs;
 pub(crate) use self::doctor_args::DoctorArgs;
 pub(crate) use self::filter_args::FilterArgs;
 pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams
     Timeline(TimelineArgs),
+    /// Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ
+    Diff(DiffArgs),
     /// Show live GPU memory by process and source line, and what grows
     Memory(MemoryArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)

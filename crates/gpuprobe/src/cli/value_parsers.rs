@@ -66,6 +66,13 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "give a part of a process's time above 0% and up to 100%, such as 2%".to_owned())
 }
 
+/// A change that is allowed, given in percent; 0 is allowed.
+pub(super) fn change(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let change = percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
+    change.ok_or_else(|| "give a change in percent, such as 10%".to_owned())
+}
+
 /// Octal permissions without execute bits. The owner must be able to read and write.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o666 == 0 && mode & 0o600 == 0o600);
@@ -97,6 +104,8 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 mod tests {
     use super::*;
 
+    const TEN: Duration = Duration::from_secs(10);
+
     #[test]
     fn a_budget_is_given_in_percent() {
         assert_eq!(share("2%"), Ok(0.02));
@@ -105,6 +114,25 @@ mod tests {
         for wrong in ["0", "0%", "-1%", "200%", "abc", "%", "", "2", "0.02", "nan%", "inf%", "2 %", "2%%"] {
             let error = share(wrong).unwrap_err();
             assert!(error.contains("such as 2%") && error.lines().count() == 1, "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_unless_they_have_a_unit() {
+        for text in ["10", "10s", "10000ms", "10.0"] {
+            assert_eq!((span(text), moment(text)), (Ok(TEN), Ok(TEN)), "{text}");
+        }
+        assert_eq!((moment("0"), span("0").is_err()), (Ok(Duration::ZERO), true));
+        for wrong in ["", "s", "10h", "-1", "1e9", "1.2.3", "10 s"] {
+            assert!(span(wrong).is_err() && moment(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_change_is_given_in_percent() {
+        assert_eq!((change("10%"), change("0"), change("250%")), (Ok(0.1), Ok(0.0), Ok(2.5)));
+        for wrong in ["", "%", "-1%", "nan%", "inf", "x", "10 %"] {
+            assert!(change(wrong).unwrap_err().contains("such as 10%"), "{wrong}");
         }
     }
 
