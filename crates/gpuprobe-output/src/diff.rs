@@ -1,16 +1,17 @@
 //! The differences of two recordings, as text and as JSON.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use gpuprobe_analysis::{Difference, Figure, Filtered, RecordingFigures};
 use serde_json::{Value, json};
 
 use crate::filter_text::filter_line;
-use crate::table::{Align, rows};
+use crate::table::{Align, room, rows};
 use crate::units::{bytes, count, duration, fitted, printable};
 
-/// Longer names are shortened; JSON has them in full.
-const LONGEST_NAME: usize = 100;
+/// The width of names that are always shown, on any terminal.
+const LEAST_NAME: usize = 24;
 /// The most rows of a table.
 const MOST_ROWS: usize = 50;
 
@@ -35,8 +36,8 @@ impl Comparison<'_> {
     }
 }
 
-/// The differences as text, a table for each figure.
-pub fn diff(comparison: &Comparison<'_>) -> String {
+/// The differences as text, a table for each figure. Longer lines than `width` are avoided by shortening names.
+pub fn diff(comparison: &Comparison<'_>, width: usize) -> String {
     let mut out = String::new();
     for (name, filtered) in comparison.names.iter().zip(comparison.filtered) {
         if let Some(filtered) = filtered {
@@ -49,13 +50,19 @@ pub fn diff(comparison: &Comparison<'_>) -> String {
             writeln!(out, "warning: {name} has {lost} lost: its figures may be too low").ok();
         }
     }
+    for (name, figures) in comparison.names.iter().zip(comparison.figures) {
+        if figures.has_more_sites {
+            let name = printable(name);
+            writeln!(out, "live memory by call site is not compared: {name} does not list all call sites").ok();
+        }
+    }
     if comparison.differences.is_empty() {
         out.push_str("no differences\n");
         return out;
     }
     for figure in Figure::ALL {
         let of_figure: Vec<_> = comparison.differences.iter().filter(|d| d.figure == figure).collect();
-        table(&mut out, figure, &of_figure);
+        table(&mut out, figure, &of_figure, width);
     }
     if let Some(part) = comparison.fail_above {
         let above = comparison.above() as u64;
@@ -79,6 +86,7 @@ pub fn diff_json(comparison: &Comparison<'_>) -> String {
     let object = json!({
         "before": { "trace": before, "lost": lost_before, "filter": comparison.filtered[0] },
         "after": { "trace": after, "lost": lost_after, "filter": comparison.filtered[1] },
+        "live_call_sites_compared": !comparison.figures.iter().any(|figures| figures.has_more_sites),
         "differences": comparison.differences.iter().map(one).collect::<Vec<_>>(),
         "fail_above_percent": comparison.fail_above.map(|part| part * 100.0),
         "above": comparison.fail_above.map(|_| comparison.above()),
@@ -86,7 +94,7 @@ pub fn diff_json(comparison: &Comparison<'_>) -> String {
     format!("{object}\n")
 }
 
-fn table(out: &mut String, figure: Figure, differences: &[&Difference]) {
+fn table(out: &mut String, figure: Figure, differences: &[&Difference], width: usize) {
     use Align::{Left, Right};
     if differences.is_empty() {
         return;
@@ -95,23 +103,42 @@ fn table(out: &mut String, figure: Figure, differences: &[&Difference]) {
         out.push('\n');
     }
     let (title, unit) = titled(figure);
-    let mut table = vec![[title, "before", "after", "change", ""].map(str::to_owned).to_vec()];
-    for d in differences.iter().take(MOST_ROWS) {
+    let shown = &differences[..differences.len().min(MOST_ROWS)];
+    let mut table = vec![["before", "after", "change", ""].map(str::to_owned).to_vec()];
+    table.extend(shown.iter().map(|d| {
         let sign = if d.after > d.before { '+' } else { '-' };
-        table.push(vec![
-            fitted(&printable(&d.name), LONGEST_NAME).into_owned(),
-            unit(d.before),
-            unit(d.after),
-            format!("{sign}{}", unit(d.size())),
-            d.percent.map_or_else(|| "new".to_owned(), |p| format!("{sign}{}", percent(p.abs()))),
-        ]);
-    }
+        let change = format!("{sign}{}", unit(d.size()));
+        let part = d.percent.map_or_else(|| "new".to_owned(), |p| format!("{sign}{}", percent(p.abs())));
+        vec![unit(d.before), unit(d.after), change, part]
+    }));
+    let names = fitted_names(shown, room(&table, width).max(LEAST_NAME));
+    let names = std::iter::once(title.to_owned()).chain(names);
+    table.iter_mut().zip(names).for_each(|(row, name)| row.insert(0, name));
     rows(out, "", &[Left, Right, Right, Right, Right], &table);
     let more = differences.len().saturating_sub(MOST_ROWS) as u64;
     if more > 0 {
         let more = count(more, "smaller change", "smaller changes");
         writeln!(out, "and {more}; --json has all").ok();
     }
+}
+
+/// Names of at most this width; those that are equal after shortening are numbered.
+fn fitted_names(differences: &[&Difference], width: usize) -> Vec<String> {
+    let mut seen: HashMap<String, u64> = HashMap::new();
+    let fit = |d: &&Difference| {
+        let name = printable(&d.name);
+        let short = fitted(&name, width).into_owned();
+        let times = seen.entry(short.clone()).or_default();
+        *times += 1;
+        match *times {
+            1 => short,
+            n => {
+                let number = format!(" #{n}");
+                format!("{}{number}", fitted(&name, width.saturating_sub(number.len())))
+            }
+        }
+    };
+    differences.iter().map(fit).collect()
 }
 
 /// The title of a table and the unit of its figures.
@@ -126,7 +153,7 @@ fn titled(figure: Figure) -> (&'static str, fn(u64) -> String) {
         Figure::MemoryBytes => ("memory", bytes),
         Figure::LiveBytes => ("live at the end by kind of memory", bytes),
         Figure::AllocatedBySite => ("allocated by call site", bytes),
-        Figure::LiveBySite => ("live at the end by call site", bytes),
+        Figure::LiveBySite => ("live at the end by allocating function", bytes),
     }
 }
 

@@ -6,12 +6,13 @@ use gpuprobe_event::Space;
 use gpuprobe_event::counters::CopyDirection;
 use serde::Serialize;
 
+use crate::leaks::call_sites::{first_frame, names_of_stacks};
 use crate::recording::replay::ReplayReport;
 use crate::recording::summary::SummaryReport;
 use crate::stats::flame::FlameNode;
 
-/// The call site of allocations without a known stack.
-const UNKNOWN_SITE: &str = "unknown";
+/// Between the frames of a stack in a key.
+const NEXT_FRAME: char = '\n';
 
 /// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -33,7 +34,7 @@ pub enum Figure {
     LiveBytes,
     /// Bytes allocated by call site.
     AllocatedBySite,
-    /// Bytes live at the end by call site.
+    /// Bytes live at the end by the function that allocated them.
     LiveBySite,
 }
 
@@ -57,6 +58,9 @@ pub struct Difference {
     pub figure: Figure,
     /// The function, CUDA kernel, direction, kind of memory or call site.
     pub name: String,
+    /// The stack of a call site, the innermost frame first; empty for other figures.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stack: Vec<String>,
     /// In the first recording; 0 if it does not occur there.
     pub before: u64,
     /// In the second recording.
@@ -81,8 +85,8 @@ impl Difference {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordingFigures {
     values: BTreeMap<(Figure, String), u64>,
-    /// Call sites with live memory are not all listed: one that is missing may have any value.
-    has_more_sites: bool,
+    /// Call sites with live memory are not all listed: their sums are not known.
+    pub has_more_sites: bool,
     /// The number of lost records.
     pub lost: u64,
 }
@@ -95,7 +99,7 @@ impl RecordingFigures {
         figures.bytes(&report.summary);
         let by_site = &report.summary.memory_by_site;
         for site in &by_site.sites {
-            figures.add(Figure::LiveBySite, &site.call_site, site.bytes);
+            figures.add(Figure::LiveBySite, first_frame(&site.call_site), site.bytes);
         }
         figures.has_more_sites = by_site.other_sites > 0;
         report.memory.children.values().for_each(|process| figures.allocated(process, &mut Vec::new()));
@@ -137,8 +141,7 @@ impl RecordingFigures {
         let own = node.total.saturating_sub(below);
         if own > 0 {
             let innermost_first: Vec<_> = frames.iter().rev().copied().collect();
-            let name = if frames.is_empty() { UNKNOWN_SITE.to_owned() } else { innermost_first.join(" < ") };
-            self.add(Figure::AllocatedBySite, &name, own);
+            self.add(Figure::AllocatedBySite, &innermost_first.join(&NEXT_FRAME.to_string()), own);
         }
         for (frame, child) in &node.children {
             frames.push(frame);
@@ -154,33 +157,44 @@ impl RecordingFigures {
         }
     }
 
-    /// The value of a figure; `None` if it is not known.
-    fn value(&self, key: &(Figure, String)) -> Option<u64> {
-        match self.values.get(key) {
-            None if key.0 == Figure::LiveBySite && self.has_more_sites => None,
-            value => Some(value.copied().unwrap_or(0)),
-        }
+    fn value(&self, key: &(Figure, String)) -> u64 {
+        self.values.get(key).copied().unwrap_or(0)
     }
 }
 
-/// All figures that differ: figure by figure, the largest change first.
+/// All figures that differ: figure by figure, the largest change first. Live memory by call site is not compared if a
+/// recording does not list all of it.
 pub fn differences(before: &RecordingFigures, after: &RecordingFigures, with_times: bool) -> Vec<Difference> {
     let keys: BTreeSet<_> = before.values.keys().chain(after.values.keys()).collect();
-    let difference = |key: &(Figure, String)| {
-        let (from, to) = (before.value(key)?, after.value(key)?);
-        let percent = (from > 0).then(|| (to as f64 - from as f64) / from as f64 * 100.0);
-        (from != to).then(|| Difference {
-            figure: key.0,
-            name: key.1.clone(),
-            before: from,
-            after: to,
-            percent,
-        })
+    let lists_all_sites = !before.has_more_sites && !after.has_more_sites;
+    let is_wanted = |key: &&(Figure, String)| match key.0 {
+        Figure::CallNs => with_times,
+        Figure::LiveBySite => lists_all_sites,
+        _ => true,
     };
-    let wanted = keys.into_iter().filter(|key| with_times || key.0 != Figure::CallNs);
-    let mut all: Vec<_> = wanted.filter_map(difference).collect();
+    let difference = |key: &(Figure, String)| {
+        let (from, to) = (before.value(key), after.value(key));
+        let percent = (from > 0).then(|| (to as f64 - from as f64) / from as f64 * 100.0);
+        let (figure, name) = key.clone();
+        (from != to).then_some(Difference { figure, name, stack: Vec::new(), before: from, after: to, percent })
+    };
+    let mut all: Vec<_> = keys.into_iter().filter(is_wanted).filter_map(difference).collect();
+    name_call_sites(&mut all);
     all.sort_by(|a, b| (a.figure, b.size(), &a.name).cmp(&(b.figure, a.size(), &b.name)));
     all
+}
+
+/// Replaces the keys of call sites by their stacks and by names that distinguish these.
+fn name_call_sites(differences: &mut [Difference]) {
+    let frames = |key: &str| match key {
+        "" => Vec::new(),
+        key => key.split(NEXT_FRAME).map(str::to_owned).collect(),
+    };
+    let mut by_site: Vec<_> = differences.iter_mut().filter(|d| d.figure == Figure::AllocatedBySite).collect();
+    let stacks: Vec<Vec<String>> = by_site.iter().map(|d| frames(&d.name)).collect();
+    for ((difference, name), stack) in by_site.iter_mut().zip(names_of_stacks(&stacks)).zip(stacks) {
+        (difference.name, difference.stack) = (name, stack);
+    }
 }
 
 #[cfg(test)]
@@ -235,11 +249,12 @@ mod tests {
         let expected = [
             (Figure::Calls, "cudaMalloc", 3, 4),
             (Figure::MemoryBytes, "allocated", 4196, 4246),
-            (Figure::MemoryBytes, "peak of a process", 4196, 4246),
             (Figure::LiveBytes, "device", 100, 150),
-            (Figure::AllocatedBySite, "step < main", 100, 150),
+            (Figure::AllocatedBySite, "step", 100, 150),
         ];
-        assert_eq!(found(&differences(&before, &after, false)), expected);
+        let all = differences(&before, &after, false);
+        assert_eq!(found(&all), expected);
+        assert_eq!(all[3].stack, ["step", "main"]);
     }
 
     #[test]
@@ -285,13 +300,14 @@ mod tests {
             let memory_by_site = MemoryBySite::new(sites, other_sites);
             recorded(Vec::new(), &End { memory_by_site, ..End::default() })
         };
-        let before = with(vec![site(1, "load", 10), site(2, "load", 5), site(1, "step", 1)], 0);
+        let before = with(vec![site(1, "load < main", 10), site(2, "load #2", 5), site(1, "step", 1)], 0);
         let after = with(vec![site(3, "load", 15), site(3, "save", 2)], 0);
         let expected = [(Figure::LiveBySite, "save", 0, 2), (Figure::LiveBySite, "step", 1, 0)];
         assert_eq!(found(&differences(&before, &after, false)), expected);
         // "step" may be among the others
         let after = with(vec![site(3, "load", 15), site(3, "save", 2)], 4);
-        assert_eq!(found(&differences(&before, &after, false)), [expected[0]]);
+        assert!(after.has_more_sites);
+        assert_eq!(differences(&before, &after, false), []);
     }
 
     #[test]
@@ -299,6 +315,7 @@ mod tests {
         let changed = |before: u64, after: u64| Difference {
             figure: Figure::Calls,
             name: String::new(),
+            stack: Vec::new(),
             before,
             after,
             percent: None,
@@ -312,11 +329,24 @@ mod tests {
     }
 
     #[test]
+    fn call_sites_with_the_same_first_frame_are_named_with_their_callers() {
+        let calls = [("load", 1), ("save", 2)].map(|(frame, n)| {
+            at(&["get", frame, "main"], Call { id: n, ..alloc(0x10 * n, 10 * n, 50 * n) })
+        });
+        let after = recorded(calls.to_vec(), &End::default());
+        let all = differences(&RecordingFigures::default(), &after, false);
+        let sites: Vec<_> = found(&all).into_iter().filter(|d| d.0 == Figure::AllocatedBySite).collect();
+        let expected =
+            [(Figure::AllocatedBySite, "get < save", 0, 20), (Figure::AllocatedBySite, "get < load", 0, 10)];
+        assert_eq!(sites, expected);
+    }
+
+    #[test]
     fn allocations_without_a_stack_are_one_call_site() {
         let named = Call { process: Arc::from("other"), tgid: Tgid(3), ..alloc(0x30, 5, 70) };
         let after = recorded(vec![alloc(0x10, 4, 50), named], &End::default());
         let all = differences(&RecordingFigures::default(), &after, false);
         let by_site: Vec<_> = found(&all).into_iter().filter(|d| d.0 == Figure::AllocatedBySite).collect();
-        assert_eq!(by_site, [(Figure::AllocatedBySite, UNKNOWN_SITE, 0, 9)]);
+        assert_eq!(by_site, [(Figure::AllocatedBySite, "unknown", 0, 9)]);
     }
 }

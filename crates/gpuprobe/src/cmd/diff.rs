@@ -1,9 +1,11 @@
 //! `gpuprobe diff`: compares two recorded traces.
 
+use std::io::stdout;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::{Filtered, RecordingFigures, Replay, differences};
+use gpuprobe_capture::terminal_size;
 use gpuprobe_output::diff::{Comparison, diff, diff_json};
 
 use crate::cli::DiffArgs;
@@ -11,6 +13,8 @@ use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 use crate::trace_file::input::TraceInput;
 
+/// Without a terminal.
+const DEFAULT_WIDTH: usize = 160;
 /// The status if a figure changed by more than allowed.
 const CHANGED: u8 = 1;
 /// The status if a trace could not be read to its end: in a test this must not look like a change.
@@ -38,7 +42,8 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
         differences: &differences,
         fail_above: args.fail_above,
     };
-    print(&if args.json { diff_json(&comparison) } else { diff(&comparison) })?;
+    let width = terminal_size(stdout()).map_or(DEFAULT_WIDTH, |(columns, _)| columns.into());
+    print(&if args.json { diff_json(&comparison) } else { diff(&comparison, width) })?;
     Ok(if comparison.above() > 0 { CHANGED } else { 0 })
 }
 
