@@ -22,11 +22,7 @@ const UNREADABLE: u8 = 2;
 
 pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
     let paths = [args.before.as_path(), args.after.as_path()];
-    if paths.iter().all(|path| path.as_os_str() == "-") {
-        bail!("both traces are `-`: only one can be read from stdin");
-    }
-    let read = |path| figures(path, args);
-    let (before, after) = match read(paths[0]).and_then(|before| Ok((before, read(paths[1])?))) {
+    let (before, after) = match both(paths, args) {
         Ok(both) => both,
         Err(error) => {
             note!("gpuprobe: {error:#}");
@@ -45,6 +41,13 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
     let width = terminal_size(stdout()).map_or(DEFAULT_WIDTH, |(columns, _)| columns.into());
     print(&if args.json { diff_json(&comparison) } else { diff(&comparison, width) })?;
     Ok(if comparison.above() > 0 { CHANGED } else { 0 })
+}
+
+fn both([before, after]: [&Path; 2], args: &DiffArgs) -> Result<(Recorded, Recorded)> {
+    if [before, after].iter().all(|path| path.as_os_str() == "-") {
+        bail!("both traces are `-`: only one can be read from stdin");
+    }
+    Ok((figures(before, args)?, figures(after, args)?))
 }
 
 struct Recorded {
