@@ -53,7 +53,8 @@ pub fn diff(comparison: &Comparison<'_>, width: usize) -> String {
     for (name, figures) in comparison.names.iter().zip(comparison.figures) {
         if figures.has_more_sites {
             let name = printable(name);
-            writeln!(out, "live memory by call site is not compared: {name} does not list all call sites").ok();
+            writeln!(out, "live memory by call site is not compared: {name} does not list all call sites")
+                .ok();
         }
     }
     if comparison.differences.is_empty() {

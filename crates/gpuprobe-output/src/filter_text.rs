@@ -18,7 +18,8 @@ mod tests {
 
     #[test]
     fn the_line_names_the_filter_and_the_number_of_removed_events() {
-        let filtered = Filtered { filter: "-e a\x1b".to_owned(), events: 10, removed: 3, ..Filtered::default() };
+        let filtered =
+            Filtered { filter: "-e a\x1b".to_owned(), events: 10, removed: 3, ..Filtered::default() };
         let expected = "filter: -e a\\u{1b}; 3 of 10 events removed, the figures are those of the rest";
         assert_eq!(filter_line(&filtered), expected);
     }

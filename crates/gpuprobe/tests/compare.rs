@@ -72,13 +72,15 @@ fn filters_keep_exactly_the_matching_events() {
     let has_kernel = |line: &Value| line["kernel"].as_str().is_some_and(|name| name.contains("layer_norm"));
     let lasts = |line: &Value| line["duration_us"].as_f64().unwrap() >= 1000.0;
     let end = |line: &Value| ns(&line["ts"]) + (line["duration_us"].as_f64().unwrap() * 1e3).round() as u64;
-    let during =
-        |line: &Value| end(line) >= 15_700_000_000 && ns(&line["ts"]) < 15_800_000_000;
+    let during = |line: &Value| end(line) >= 15_700_000_000 && ns(&line["ts"]) < 15_800_000_000;
     let cases: [(&[&str], usize); 7] = [
         (&["--pid", "479"], kept(&|line| line["pid"] == 479)),
         (&["--pid", "1"], 0),
         (&["--thread", "505"], kept(&|line| line["tid"] == 505)),
-        (&["-e", "cudaMalloc", "-e", "cudaFree"], kept(&|l| l["name"] == "cudaMalloc" || l["name"] == "cudaFree")),
+        (
+            &["-e", "cudaMalloc", "-e", "cudaFree"],
+            kept(&|l| l["name"] == "cudaMalloc" || l["name"] == "cudaFree"),
+        ),
         (&["--kernel-name", "layer_norm"], kept(&has_kernel)),
         (&["--min-duration", "1ms"], kept(&lasts)),
         (&["--from", "15.7", "--to", "15800ms"], kept(&during)),
@@ -108,7 +110,8 @@ fn every_view_says_what_a_filter_removed() {
         let all = text(&output.stdout) + &text(&output.stderr);
         assert!(output.status.success() && all.contains(said), "{words:?}: {all}");
     }
-    let folded = stdout_of(&["convert", "demo.jsonl.zst", "--to", "folded", "-e", "cudaMalloc", "--until", "2"]);
+    let folded =
+        stdout_of(&["convert", "demo.jsonl.zst", "--to", "folded", "-e", "cudaMalloc", "--until", "2"]);
     assert!(!folded.is_empty() && folded.lines().all(|line| line.contains(";cudaMalloc ")), "{folded}");
 }
 
@@ -137,7 +140,8 @@ fn a_known_difference_is_the_only_one() {
     let changed = folder.path().join("changed.jsonl");
     // one launch less: the runtime's call and the driver's call inside it
     let mut lines = lines_of("demo.jsonl.zst");
-    let driver = lines.iter().position(|l| l.contains("\"cuLaunchKernel\"") && l.contains("matmul_tile")).unwrap();
+    let driver =
+        lines.iter().position(|l| l.contains("\"cuLaunchKernel\"") && l.contains("matmul_tile")).unwrap();
     let parent: Value = serde_json::from_str(&lines[driver]).unwrap();
     let id = format!("{{\"event_id\":{},", parent["parent"]);
     let runtime = lines.iter().position(|line| line.starts_with(&id)).unwrap();
@@ -156,10 +160,12 @@ fn a_known_difference_is_the_only_one() {
         ["calls cuLaunchKernel 320 319", "calls cudaLaunchKernel 320 319", "launches matmul_tile 220 219"];
     assert_eq!(found, expected);
     // the largest of these changes is 1 of 220
-    let status = |limit: &str| {
-        gpuprobe(&["diff", "demo.jsonl.zst", changed, "--fail-above", limit]).status.code()
-    };
-    assert_eq!((status("0%"), status("0.4%"), status("0.5%"), status("10%")), (Some(1), Some(1), Some(0), Some(0)));
+    let status =
+        |limit: &str| gpuprobe(&["diff", "demo.jsonl.zst", changed, "--fail-above", limit]).status.code();
+    assert_eq!(
+        (status("0%"), status("0.4%"), status("0.5%"), status("10%")),
+        (Some(1), Some(1), Some(0), Some(0))
+    );
     assert_eq!(gpuprobe(&["diff", "demo.jsonl.zst", changed]).status.code(), Some(0));
 }
 

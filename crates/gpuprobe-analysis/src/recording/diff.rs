@@ -103,8 +103,7 @@ impl RecordingFigures {
         }
         figures.has_more_sites = by_site.other_sites > 0;
         report.memory.children.values().for_each(|process| figures.allocated(process, &mut Vec::new()));
-        figures.lost =
-            report.summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
+        figures.lost = report.summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
         figures
     }
 
@@ -176,7 +175,14 @@ pub fn differences(before: &RecordingFigures, after: &RecordingFigures, with_tim
         let (from, to) = (before.value(key), after.value(key));
         let percent = (from > 0).then(|| (to as f64 - from as f64) / from as f64 * 100.0);
         let (figure, name) = key.clone();
-        (from != to).then_some(Difference { figure, name, stack: Vec::new(), before: from, after: to, percent })
+        (from != to).then_some(Difference {
+            figure,
+            name,
+            stack: Vec::new(),
+            before: from,
+            after: to,
+            percent,
+        })
     };
     let mut all: Vec<_> = keys.into_iter().filter(is_wanted).filter_map(difference).collect();
     name_call_sites(&mut all);
@@ -190,7 +196,8 @@ fn name_call_sites(differences: &mut [Difference]) {
         "" => Vec::new(),
         key => key.split(NEXT_FRAME).map(str::to_owned).collect(),
     };
-    let mut by_site: Vec<_> = differences.iter_mut().filter(|d| d.figure == Figure::AllocatedBySite).collect();
+    let mut by_site: Vec<_> =
+        differences.iter_mut().filter(|d| d.figure == Figure::AllocatedBySite).collect();
     let stacks: Vec<Vec<String>> = by_site.iter().map(|d| frames(&d.name)).collect();
     for ((difference, name), stack) in by_site.iter_mut().zip(names_of_stacks(&stacks)).zip(stacks) {
         (difference.name, difference.stack) = (name, stack);
@@ -330,9 +337,8 @@ mod tests {
 
     #[test]
     fn call_sites_with_the_same_first_frame_are_named_with_their_callers() {
-        let calls = [("load", 1), ("save", 2)].map(|(frame, n)| {
-            at(&["get", frame, "main"], Call { id: n, ..alloc(0x10 * n, 10 * n, 50 * n) })
-        });
+        let calls = [("load", 1), ("save", 2)]
+            .map(|(frame, n)| at(&["get", frame, "main"], Call { id: n, ..alloc(0x10 * n, 10 * n, 50 * n) }));
         let after = recorded(calls.to_vec(), &End::default());
         let all = differences(&RecordingFigures::default(), &after, false);
         let sites: Vec<_> = found(&all).into_iter().filter(|d| d.0 == Figure::AllocatedBySite).collect();

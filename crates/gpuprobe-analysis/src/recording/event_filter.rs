@@ -186,8 +186,11 @@ mod tests {
         let malloc = || call(Api::Runtime, "cudaMalloc", 0);
         assert!(keeps(&EventFilter::default(), malloc()));
         for (pid, tid, kept) in [(100, 100, true), (100, 7, false), (7, 100, false)] {
-            let filter =
-                EventFilter { pids: vec![Tgid(1), Tgid(pid)], tids: vec![Tid(tid)], ..EventFilter::default() };
+            let filter = EventFilter {
+                pids: vec![Tgid(1), Tgid(pid)],
+                tids: vec![Tid(tid)],
+                ..EventFilter::default()
+            };
             assert_eq!(keeps(&filter, malloc()), kept, "{pid} {tid}");
         }
         let other = EventFilter { pids: vec![Tgid(7)], ..EventFilter::default() };

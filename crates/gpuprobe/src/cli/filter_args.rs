@@ -95,7 +95,9 @@ mod tests {
 
     fn report(words: &[&str]) -> Result<EventFilter, String> {
         match Cli::try_parse_from([&["gpuprobe", "report", "t"], words].concat()) {
-            Ok(Cli { command: Some(Command::Report(args)), .. }) => args.filter.filter(args.to).map_err(|e| e.to_string()),
+            Ok(Cli { command: Some(Command::Report(args)), .. }) => {
+                args.filter.filter(args.to).map_err(|e| e.to_string())
+            }
             other => Err(format!("{other:?}")),
         }
     }

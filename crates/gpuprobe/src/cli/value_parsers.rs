@@ -69,7 +69,8 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
 /// A change that is allowed, given in percent; 0 is allowed.
 pub(super) fn change(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
-    let change = percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
+    let change =
+        percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
     change.ok_or_else(|| "give a change in percent, such as 10%".to_owned())
 }
 
