@@ -39,6 +39,8 @@ pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot}
 pub use self::live::{function_counts, gpu_state, snapshot};
 pub use self::process_info::ProcessInfo;
 pub use self::recording::call_errors::ErrorCount;
+pub use self::recording::diff::{Difference, Figure, RecordingFigures, differences};
+pub use self::recording::event_filter::{EventFilter, Filtered, FunctionPattern, KernelPattern};
 pub use self::recording::functions::FunctionSummary;
 pub use self::recording::kernel_module::{CommandSummary, KernelModuleSummary, Layer};
 pub use self::recording::memory_ledger::{MemorySummary, Total};

@@ -4,10 +4,12 @@ mod conversions;
 mod samples;
 
 use gpuprobe_analysis::{
-    Advice, Bound, GpuOps, GpuStates, ProcessSnapshot, Snapshot, Summary, SummaryReport, TimelineBuilder,
+    Advice, Bound, Filtered, GpuOps, GpuStates, ProcessSnapshot, RecordingFigures, Replay, Snapshot, Summary,
+    SummaryReport, TimelineBuilder, differences,
 };
 use gpuprobe_event::trace::{End, Meta};
-use gpuprobe_event::{Event, LossCause, UnifiedUse};
+use gpuprobe_event::{Event, LiveSite, LossCause, MemoryBySite, Tgid, UnifiedUse};
+use gpuprobe_output::diff::{Comparison, diff, diff_json};
 use gpuprobe_output::{
     Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
     encode, gpus_compared, memory, memory_json, pending, summary, timeline,
@@ -93,6 +95,37 @@ fn calls_into_the_nvidia_kernel_module_in_trace_lines_folded_stacks_and_the_time
     lines += &String::from_utf8(folded).unwrap();
     lines += &timeline(&picture.finish().0, 100);
     check("kmod.txt", &lines);
+}
+
+/// The figures of a recording with this live memory at a call site.
+fn figures(events: Vec<Event>, bytes: u64) -> RecordingFigures {
+    let mut replay = Replay::default();
+    events.into_iter().for_each(|event| replay.feed(event));
+    let (process, call_site) = ("train".to_owned(), "load (train.cc:12) < main (train.cc:40)".to_owned());
+    let site = LiveSite { pid: Tgid(4242), process, call_site, allocations: 1, bytes };
+    let memory_by_site = MemoryBySite::new(vec![site], 0);
+    RecordingFigures::of(&replay.finish(Some(&End { memory_by_site, ..End::default() })))
+}
+
+#[test]
+fn the_differences_of_two_recordings() {
+    let (before, mut shorter) = (events(), events());
+    shorter.remove(14);
+    shorter.truncate(18);
+    let (before, after) = (figures(before, 4096), figures(shorter, 1 << 20));
+    let filtered = Filtered { filter: "--pid 7".to_owned(), events: 9, removed: 2, ..Filtered::default() };
+    let differences = differences(&before, &after, true);
+    let comparison = Comparison {
+        names: ["a.jsonl", "b\x1b.jsonl"],
+        figures: [&before, &after],
+        filtered: [None, Some(&filtered)],
+        differences: &differences,
+        fail_above: Some(0.1),
+    };
+    check("diff.txt", &diff(&comparison, 80));
+    check("diff.json", &diff_json(&comparison));
+    let same = Comparison { figures: [&after; 2], filtered: [None; 2], differences: &[], ..comparison };
+    assert_eq!((diff(&same, 80).as_str(), same.above()), ("no differences\n", 0));
 }
 
 /// One of each kind.

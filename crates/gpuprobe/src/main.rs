@@ -47,6 +47,7 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Convert(args)) => cmd::convert::run(&args),
         Some(Command::Report(args)) => cmd::report::run(&args),
         Some(Command::Timeline(args)) => cmd::timeline::run(&args),
+        Some(Command::Diff(args)) => cmd::diff::run(&args),
         Some(Command::Memory(args)) => cmd::memory::run(&args),
         Some(Command::Daemon(_)) => daemon(),
         Some(Command::List(args)) => cmd::list::run(&args),

@@ -125,9 +125,17 @@ impl CallSites {
 pub fn distinct_names(call_sites: &[Arc<CallSite>]) -> Vec<String> {
     let stacks: Vec<Vec<String>> =
         call_sites.iter().map(|call_site| call_site.frames.iter().map(short).collect()).collect();
-    let mut names: Vec<String> = call_sites.iter().map(|call_site| call_site.name()).collect();
-    // groups of call sites whose first frames are equal, with the number of these frames
-    let mut groups = vec![(0, (0..call_sites.len()).collect::<Vec<_>>())];
+    let mut names = names_of_stacks(&stacks);
+    number_duplicates(&mut names, call_sites);
+    names
+}
+
+/// Names for stacks, the innermost frame first. Names of different stacks are different if no frame contains ` < `.
+pub fn names_of_stacks(stacks: &[Vec<String>]) -> Vec<String> {
+    let first = |stack: &Vec<String>| stack.first().map_or_else(|| UNKNOWN.to_owned(), Clone::clone);
+    let mut names: Vec<String> = stacks.iter().map(first).collect();
+    // groups of stacks whose first frames are equal, with the number of these frames
+    let mut groups = vec![(0, (0..stacks.len()).collect::<Vec<_>>())];
     while let Some((from, group)) = groups.pop() {
         let at = |index: usize, i: usize| stacks[index].get(i);
         let longest = group.iter().map(|index| stacks[*index].len()).max().unwrap_or_default();
@@ -142,8 +150,16 @@ pub fn distinct_names(call_sites: &[Arc<CallSite>]) -> Vec<String> {
             groups.push((i + 1, part));
         }
     }
-    number_duplicates(&mut names, call_sites);
     names
+}
+
+/// The first frame of a name of [`distinct_names`]. The other frames depend on the call sites that it was named with.
+pub fn first_frame(name: &str) -> &str {
+    let first = name.split(" < ").next().unwrap_or(name);
+    match first.rsplit_once(" #") {
+        Some((frame, number)) if number.bytes().all(|digit| digit.is_ascii_digit()) => frame,
+        _ => first,
+    }
 }
 
 /// Appends numbers to equal names. The numbers follow the order of the stacks, because the order in the list changes.
@@ -291,6 +307,20 @@ mod tests {
         // the order of the input does not matter
         let (backwards, expected): (Vec<_>, Vec<_>) = call_sites.into_iter().zip(expected).rev().unzip();
         assert_eq!(distinct_names(&backwards), expected);
+    }
+
+    #[test]
+    fn the_first_frame_of_a_name_does_not_depend_on_other_call_sites() {
+        for (name, frame) in [
+            ("get (app.cc:1) < mid (app.cc:2) #2", "get (app.cc:1)"),
+            ("put (app.cc:1) #3", "put (app.cc:1)"),
+            ("f()::{lambda()#1}+0x2 (app)", "f()::{lambda()#1}+0x2 (app)"),
+            ("x #y", "x #y"),
+            ("unknown", "unknown"),
+            ("", ""),
+        ] {
+            assert_eq!(first_frame(name), frame);
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A recorded trace replayed into its summary and into the data that a report draws.
 
 pub mod call_errors;
+pub mod diff;
+pub mod event_filter;
 pub mod functions;
 mod gpu_errors;
 mod gpu_op_replay;

@@ -5,6 +5,7 @@ use gpuprobe_event::{Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, 
 use serde::Serialize;
 
 use crate::gpu_ops::advice::{Advice, advice};
+use crate::gpu_ops::gaps::Gaps;
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::recording::call_errors::{ErrorCount, Errors};
 use crate::recording::functions::{FunctionSummary, Functions};
@@ -59,6 +60,14 @@ pub struct SummaryReport {
     pub losses: Vec<LossCount>,
     /// Libraries and functions that were not probed, with the reason.
     pub skipped: Vec<String>,
+}
+
+impl SummaryReport {
+    /// Removes the figures about the time between operations of a stream, if operations are missing.
+    pub fn remove_gaps(&mut self) {
+        self.gpu_ops.gaps = Gaps::default();
+        self.advice.clear();
+    }
 }
 
 /// Collects a [`SummaryReport`]. Its memory grows with functions, processes and live allocations, not with calls.

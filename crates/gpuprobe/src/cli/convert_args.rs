@@ -1,11 +1,15 @@
 //! The options of `convert`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use gpuprobe_output::Target;
+
+use super::filter_args::FilterArgs;
+use super::value_parsers::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
@@ -19,6 +23,11 @@ pub(crate) struct ConvertArgs {
     /// Output file; `-` is stdout [default: stdout if it is not a terminal, otherwise a file next to the trace]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Only what began before this time of the recording (`--to` of other commands)
+    #[arg(long, value_name = "TIME", value_parser = moment, help_heading = "Filters")]
+    pub(crate) until: Option<Duration>,
 }
 
 fn target() -> impl TypedValueParser<Value = Target> {

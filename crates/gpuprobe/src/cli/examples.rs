@@ -26,6 +26,12 @@ pub(super) const RECORD: &str = "Examples:
   sudo gpuprobe record -d 1234 -o - | jq 'select(.error)'
       failed calls only";
 
+pub(super) const DIFF: &str = "Examples:
+  gpuprobe diff before.jsonl.zst after.jsonl.zst
+      what changed, the largest change first
+  gpuprobe diff --fail-above 10% before.jsonl.zst after.jsonl.zst
+      status 1 if a figure changed by more than 10%";
+
 pub(super) const TRACE: &str = "Examples:
   sudo gpuprobe trace -d 1234
       one process

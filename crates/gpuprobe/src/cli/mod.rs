@@ -5,10 +5,12 @@ mod bench_args;
 mod convert_args;
 mod daemon_args;
 pub(crate) mod daemon_settings;
+mod diff_args;
 mod doctor_args;
 mod examples;
 #[cfg(test)]
 mod generated_files;
+mod filter_args;
 mod helper_args;
 mod memory_args;
 mod record_args;
@@ -25,7 +27,9 @@ pub(crate) use self::attach_args::{AttachArgs, DEVICES_ONLY, ResolvedHooks};
 pub(crate) use self::bench_args::BenchArgs;
 pub(crate) use self::convert_args::ConvertArgs;
 pub(crate) use self::daemon_args::{DaemonArgs, NvmlArgs, RESCAN};
+pub(crate) use self::diff_args::DiffArgs;
 pub(crate) use self::doctor_args::DoctorArgs;
+pub(crate) use self::filter_args::FilterArgs;
 pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
 pub(crate) use self::memory_args::MemoryArgs;
 pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
@@ -75,6 +79,9 @@ pub(crate) enum Command {
     /// Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams
     #[command(after_help = examples::TIMELINE)]
     Timeline(TimelineArgs),
+    /// Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ
+    #[command(after_help = examples::DIFF)]
+    Diff(DiffArgs),
     /// Show live GPU memory by process and source line, and what grows
     #[command(after_help = examples::MEMORY)]
     Memory(MemoryArgs),

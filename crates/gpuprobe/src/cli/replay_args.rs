@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::filter_args::FilterArgs;
 use super::value_parsers::moment;
 
 #[derive(Debug, Args)]
@@ -15,6 +16,14 @@ pub(crate) struct ReportArgs {
     /// Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Print the summary as one JSON object on one line, with times in nanoseconds and complete names
+    #[arg(long, conflicts_with = "html")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Only what began before this time of the recording
+    #[arg(long, value_name = "TIME", value_parser = moment, help_heading = "Filters")]
+    pub(crate) to: Option<Duration>,
 }
 
 #[derive(Debug, Args)]
@@ -22,13 +31,12 @@ pub(crate) struct TimelineArgs {
     /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// Start of the shown range, such as 1.5s or 200ms after the recording began [default: the first event]
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    pub(crate) from: Option<Duration>,
-    /// End of the shown range [default: the last event]
-    #[arg(long, value_name = "TIME", value_parser = moment)]
-    pub(crate) to: Option<Duration>,
     /// Width in columns [default: that of the terminal, or 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=10_000))]
     pub(crate) width: Option<u16>,
+    #[command(flatten)]
+    pub(crate) filter: FilterArgs,
+    /// Only what began before this time of the recording
+    #[arg(long, value_name = "TIME", value_parser = moment, help_heading = "Filters")]
+    pub(crate) to: Option<Duration>,
 }

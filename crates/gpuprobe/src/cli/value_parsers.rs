@@ -136,6 +136,14 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "give a part of a process's time above 0% and up to 100%, such as 2%".to_owned())
 }
 
+/// A change that is allowed, given in percent; 0 is allowed.
+pub(super) fn change(text: &str) -> Result<f64, String> {
+    let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
+    let change =
+        percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
+    change.ok_or_else(|| "give a change in percent, such as 10%".to_owned())
+}
+
 /// Octal permissions without execute bits. The owner must be able to read and write.
 pub(super) fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o666 == 0 && mode & 0o600 == 0o600);
@@ -157,6 +165,8 @@ pub(super) fn max_size(text: &str) -> Result<MaxSize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TEN: Duration = Duration::from_secs(10);
 
     #[test]
     fn a_size_limit_can_be_lifted() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result};
 use gpuprobe_output::units::count;
-use gpuprobe_output::{Conversion, Converted};
+use gpuprobe_output::{Conversion, Converted, filter_line};
 
 use crate::cli::ConvertArgs;
 use crate::terminal::notes::note;
@@ -17,7 +17,7 @@ const BUFFER: usize = 1 << 18;
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
     // first, so that an invalid trace leaves the output unchanged
-    let mut input = TraceInput::open(&args.trace)?;
+    let mut input = TraceInput::open_filtered(&args.trace, args.filter.filter(args.until)?)?;
     let output = output(args);
     let replacement = output.as_ref().map(|path| create(path, &args.trace)).transpose()?;
     let out: Box<dyn Write> = match &replacement {
@@ -36,6 +36,9 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
     replacement.map_or(Ok(()), Replacement::complete).map_err(cannot)?;
     input.end_progress();
     ending.print_missing(input.damaged());
+    if let Some(filtered) = &ending.filtered {
+        note!("{}", filter_line(filtered));
+    }
     report(&converted, output.as_deref());
     match ending.broken {
         None => Ok(0),

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod convert;
 pub(crate) mod daemon;
 pub(crate) mod demo;
+pub(crate) mod diff;
 pub(crate) mod doctor;
 mod embedded;
 pub(crate) mod exec;

@@ -1,4 +1,4 @@
-//! `gpuprobe report`: prints the summary of a recorded trace, or writes it as an HTML page.
+//! `gpuprobe report`: prints the summary of a recorded trace, or writes it as JSON or as an HTML page.
 
 use std::io::IsTerminal;
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use gpuprobe_analysis::{Replay, ReplayReport};
 use gpuprobe_output::report::{Source, html};
 use gpuprobe_output::units::count;
-use gpuprobe_output::{Fit, summary};
+use gpuprobe_output::{Fit, filter_line, report_json, summary};
 
 use crate::cli::ReportArgs;
 use crate::terminal::notes::note;
@@ -16,7 +16,7 @@ use crate::terminal::stdout::print;
 use crate::trace_file::input::{TraceInput, create};
 
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
-    let mut input = TraceInput::open(&args.trace)?;
+    let mut input = TraceInput::open_filtered(&args.trace, args.filter.filter(args.to)?)?;
     let meta = input.reader.meta().clone();
     let mut replay = if args.html.is_some() { Replay::with_calls() } else { Replay::default() };
     let ending = input.for_each_event(|event| {
@@ -24,18 +24,25 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
         Ok(())
     })?;
     input.end_progress();
-    let report = replay.finish(ending.end.as_ref());
-    match &args.html {
-        None => {
-            let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };
-            print(&summary(&report.summary, fit))?;
-        }
-        Some(path) => {
-            let name = args.trace.to_string_lossy();
-            let mut missing = ending.missing(input.damaged());
-            missing.extend(ending.broken.as_ref().map(|error| format!("{error:#}")));
-            let source = Source { name: &name, meta: &meta, end: ending.end.as_ref(), missing: &missing };
-            write(path, &args.trace, &html(&report, &source), &report)?;
+    let mut report = replay.finish(ending.end.as_ref());
+    if ending.filtered.as_ref().is_some_and(|filtered| filtered.has_partial_streams) {
+        report.summary.remove_gaps();
+    }
+    let filter = ending.filtered.as_ref().map(filter_line);
+    if args.html.is_none() && !args.json {
+        let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };
+        let filter = filter.map(|line| format!("{line}\n\n")).unwrap_or_default();
+        print(&format!("{filter}{}", summary(&report.summary, fit)))?;
+    } else {
+        let name = args.trace.to_string_lossy();
+        let mut missing = ending.missing(input.damaged());
+        missing.extend(ending.broken.as_ref().map(|error| format!("{error:#}")));
+        // in JSON the filter has its own key
+        missing.extend(filter.filter(|_| !args.json));
+        let source = Source { name: &name, meta: &meta, end: ending.end.as_ref(), missing: &missing };
+        match &args.html {
+            Some(path) => write(path, &args.trace, &html(&report, &source), &report)?,
+            None => print(&report_json(&report.summary, &source, ending.filtered.as_ref()))?,
         }
     }
     ending.print_missing(input.damaged());

@@ -1,14 +1,14 @@
 //! `gpuprobe timeline`: shows a recorded trace as rows of characters.
 
 use std::io::stdout;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use gpuprobe_analysis::{Extent, TimelineBuilder};
 use gpuprobe_capture::terminal_size;
+use gpuprobe_output::filter_line;
 use gpuprobe_output::units::seconds;
 
-use crate::cli::TimelineArgs;
+use crate::cli::{FilterArgs, TimelineArgs};
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 use crate::trace_file::input::TraceInput;
@@ -17,12 +17,11 @@ use crate::trace_file::input::TraceInput;
 const DEFAULT_WIDTH: u16 = 100;
 
 pub(crate) fn run(args: &TimelineArgs) -> Result<u8> {
-    let ns = |moment: Duration| u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX);
-    let (from_ns, to_ns) = (args.from.map(ns), args.to.map(ns));
-    if to_ns.is_some_and(|to_ns| from_ns.unwrap_or(0) >= to_ns) {
-        bail!("--to is not after --from: give a later time");
-    }
-    let mut input = TraceInput::open(&args.trace)?;
+    let filter = args.filter.filter(args.to)?;
+    let (from_ns, to_ns) = (filter.from_ns, filter.to_ns);
+    // the picture is cut at these times, and the span of the whole trace is known then
+    let untimed = FilterArgs { from: None, ..args.filter.clone() };
+    let mut input = TraceInput::open_filtered(&args.trace, untimed.filter(None)?)?;
     let mut picture = TimelineBuilder::new(from_ns, to_ns);
     let ending = input.for_each_event(|event| {
         picture.feed(event);
@@ -30,13 +29,20 @@ pub(crate) fn run(args: &TimelineArgs) -> Result<u8> {
     })?;
     input.end_progress();
     let (report, Extent { first_ns, last_ns }) = picture.finish();
-    let spans = || format!("the trace spans {} to {}", seconds(first_ns), seconds(last_ns));
-    if from_ns.is_some_and(|from_ns| from_ns > last_ns) || to_ns.is_some_and(|to_ns| to_ns <= first_ns) {
+    let spanning = if ending.filtered.is_some() { "the filtered trace" } else { "the trace" };
+    let spans = || format!("{spanning} spans {} to {}", seconds(first_ns), seconds(last_ns));
+    let has_all_removed = ending.filtered.as_ref().is_some_and(|of| of.removed == of.events);
+    let is_outside =
+        from_ns.is_some_and(|from_ns| from_ns > last_ns) || to_ns.is_some_and(|to_ns| to_ns <= first_ns);
+    if is_outside && !has_all_removed {
         bail!("{}: there are no events in the given range", spans());
     }
     let width = args.width.or_else(|| terminal_size(stdout()).map(|(columns, _)| columns));
     print(&gpuprobe_output::timeline(&report, width.unwrap_or(DEFAULT_WIDTH).into()))?;
-    if to_ns.is_some_and(|to_ns| to_ns > last_ns) {
+    if let Some(filtered) = &ending.filtered {
+        note!("{}", filter_line(filtered));
+    }
+    if to_ns.is_some_and(|to_ns| to_ns > last_ns) && !has_all_removed {
         note!("{}, and is shown to its end", spans());
     }
     ending.print_missing(input.damaged());

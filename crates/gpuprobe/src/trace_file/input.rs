@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
+use gpuprobe_analysis::{EventFilter, Filtered};
 use gpuprobe_event::Event;
 use gpuprobe_event::trace::{End, Line, Reader};
 use gpuprobe_output::units::{count, printable};
@@ -32,6 +33,7 @@ pub(crate) struct TraceInput {
     /// This is not the first segment that was read.
     is_continued: bool,
     progress: Option<Progress>,
+    filter: EventFilter,
 }
 
 /// How a trace ended.
@@ -41,6 +43,8 @@ pub(crate) struct Ending {
     pub(crate) end: Option<End>,
     /// Why the rest of the trace could not be read.
     pub(crate) broken: Option<Error>,
+    /// What the filter did; `None` without a filter.
+    pub(crate) filtered: Option<Filtered>,
     /// It came from stdin, and continues in another file.
     has_more: bool,
     /// The number of the first segment that was read, if it is not 1.
@@ -82,6 +86,11 @@ struct Progress {
 }
 
 impl TraceInput {
+    /// Opens a trace of which only the events that the filter keeps are read.
+    pub(crate) fn open_filtered(path: &Path, filter: EventFilter) -> Result<Self> {
+        Ok(Self { filter, ..Self::open(path)? })
+    }
+
     /// Opens a trace; `-` is stdin. Compression is recognized by the first bytes.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let cannot = || format!("cannot read the trace {}", path.display());
@@ -90,7 +99,8 @@ impl TraceInput {
                 bail!("the trace is read from stdin, which is a terminal: give the name of a file");
             }
             let reader = reader(io::stdin()).context("cannot read the trace on stdin")?;
-            return Ok(Self { reader, path: None, damaged: 0, is_continued: false, progress: None });
+            let filter = EventFilter::default();
+            return Ok(Self { reader, path: None, damaged: 0, is_continued: false, progress: None, filter });
         }
         Self::of_file(File::open(path).with_context(cannot)?, path)
     }
@@ -109,7 +119,8 @@ impl TraceInput {
             lines: 0,
         });
         let reader = reader(Counted { file, read }).with_context(cannot)?;
-        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, is_continued: false, progress })
+        let filter = EventFilter::default();
+        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, is_continued: false, progress, filter })
     }
 
     /// Continues with the next segment, which lies next to this one. `false` if there is none.
@@ -129,21 +140,30 @@ impl TraceInput {
         if following.number() <= self.number() {
             bail!("the trace continues in {shown}, which is not its next segment");
         }
-        *self = Self { damaged: self.damaged(), is_continued: true, ..following };
+        let filter = std::mem::take(&mut self.filter);
+        *self = Self { damaged: self.damaged(), is_continued: true, filter, ..following };
         Ok(true)
     }
 
-    /// Calls `then` for every event, including those of later segments. Returns the errors of `then`; errors of the
+    /// Calls `then` for every event that the filter keeps, including those of later segments. Returns the errors of `then`; errors of the
     /// trace itself are part of the result.
     pub(crate) fn for_each_event(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
         let mut end = None;
+        let (mut events, mut removed) = (0, 0);
         let late_start = Some(self.number()).filter(|number| *number > 1);
         let broken = loop {
             match self.reader.read() {
                 // carried-over live memory: known from earlier segments
                 Ok(Some(Line::Event(Event::Process(process))))
                     if self.is_continued && !process.live.is_empty() => {}
-                Ok(Some(Line::Event(event))) => then(event)?,
+                Ok(Some(Line::Event(event))) => {
+                    events += u64::from(!matches!(event, Event::Loss(_)));
+                    if self.filter.keeps(&event) {
+                        then(event)?;
+                    } else {
+                        removed += 1;
+                    }
+                }
                 Ok(Some(Line::End(last))) => end = Some(last),
                 Ok(None) => match end.as_ref().map_or(Ok(false), |end| self.open_next_segment(end)) {
                     Ok(true) => end = None,
@@ -154,7 +174,14 @@ impl TraceInput {
             }
             self.show_progress();
         };
-        Ok(Ending { end, broken, has_more: self.path.is_none(), late_start })
+        let filtered = (!self.filter.is_empty()).then(|| Filtered {
+            filter: self.filter.text.clone(),
+            events,
+            removed,
+            has_partial_streams: self.filter.has_partial_streams(),
+        });
+        let end = end.map(|end| self.filter.end(&end));
+        Ok(Ending { end, broken, filtered, has_more: self.path.is_none(), late_start })
     }
 
     /// The number of this segment.
