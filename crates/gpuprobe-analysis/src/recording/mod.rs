@@ -1,6 +1,7 @@
 //! A recorded trace replayed into its summary and into the data that a report draws.
 
 pub mod call_errors;
+mod call_tree;
 pub mod functions;
 mod gpu_errors;
 mod gpu_op_replay;
@@ -11,4 +12,6 @@ pub mod replay;
 pub mod slowest;
 pub mod summary;
 
+pub use self::call_tree::TreeRow;
 pub use self::gpu_errors::{FailedCall, GpuError};
+pub use self::gpu_op_replay::{GapGroup, IdleSummary, StreamIdle};

@@ -7,6 +7,7 @@ use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Class, Tgid, Tid, catalogue};
 
 use super::op::GpuOp;
+use super::stream_idle::{IdleSummary, IdleTimes};
 use crate::gpu_ops::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
 use crate::gpu_ops::streams::stream_of;
 use crate::stats::buckets::bucket;
@@ -29,6 +30,8 @@ pub(super) struct StreamGapTracker {
     idlest: HashMap<Tgid, u64>,
     /// The sum of the same over exited processes.
     idlest_exited_ns: u64,
+    /// Of all streams, also those of exited processes.
+    idle_times: IdleTimes,
 }
 
 /// When the last launch on a stream returned, and the last wait for the stream.
@@ -52,6 +55,10 @@ impl StreamGapTracker {
     pub(super) fn gaps(&self) -> Gaps {
         let idle_ns = self.idlest.values().copied().fold(self.idlest_exited_ns, u64::saturating_add);
         Gaps { idle_ns, ..self.gaps.clone() }
+    }
+
+    pub(super) fn idle(&self) -> IdleSummary {
+        self.idle_times.report()
     }
 
     /// Settles a process that exited or runs another program.
@@ -119,6 +126,7 @@ impl StreamGapTracker {
     pub(super) fn launch(&mut self, op: &GpuOp) {
         let meanwhile = self.longest_calls.remove(&(op.tgid, op.tid));
         let key = (op.tgid, op.stream);
+        self.idle_times.launch(key, (op.start_ns, end_of(op.start_ns, op.duration_ns)));
         if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&key) {
             return;
         }
@@ -145,6 +153,7 @@ impl StreamGapTracker {
                 *idlest_ns = stream.idle_ns.max(*idlest_ns);
             }
         }
+        self.idle_times.gap(key, ns, meanwhile.and_then(|longest| Some((longest.name?, longest.ns))));
         self.gaps.add_gap(Gap {
             ns,
             since_ns,
