@@ -18,7 +18,8 @@ pub fn short_names<S: AsRef<str>>(names: &[S]) -> Vec<String> {
         for group in equal(&texts) {
             let rows: Vec<_> = group.iter().map(|&i| parsed[i].args_at(depth)).collect();
             for (&i, row) in group.iter().zip(&rows) {
-                texts[i] = parsed[i].with_args(row, |at| rows.iter().all(|other| other.get(at) == row.get(at)));
+                texts[i] =
+                    parsed[i].with_args(row, |at| rows.iter().all(|other| other.get(at) == row.get(at)));
             }
         }
     }
@@ -100,12 +101,28 @@ impl<'a> Parsed<'a> {
 /// Whether a template argument is a number, or a type of the language or of the standard library.
 fn says_little(arg: &str) -> bool {
     const PLAIN: [&str; 15] = [
-        "bool", "char", "short", "int", "long", "float", "double", "void", "unsigned", "signed", "const", "true",
-        "false", "__half", "__nv_bfloat16",
+        "bool",
+        "char",
+        "short",
+        "int",
+        "long",
+        "float",
+        "double",
+        "void",
+        "unsigned",
+        "signed",
+        "const",
+        "true",
+        "false",
+        "__half",
+        "__nv_bfloat16",
     ];
     let arg = without_cast(arg).trim_end_matches(['*', '&', ' ']);
     let is_number = arg.starts_with(|c: char| c.is_ascii_digit() || c == '-');
-    is_number || arg.starts_with("std::") || arg.split(' ').all(|word| PLAIN.contains(&word))
+    is_number
+        || arg.is_empty()
+        || arg.starts_with("std::")
+        || arg.split(' ').all(|word| PLAIN.contains(&word))
 }
 
 /// A template argument without namespaces, with its own template arguments to a depth.
@@ -136,7 +153,12 @@ fn without_cast(arg: &str) -> &str {
 
 /// The last part of `a::b<c>` that has a name, with its template arguments. Lambdas and call operators have none.
 fn last_component(scoped: &str) -> Option<(&str, Vec<&str>)> {
-    let has_name = |part: &&&str| !part.is_empty() && !part.starts_with("operator") && **part != "const" && !part.starts_with(['{', '(']);
+    let has_name = |part: &&&str| {
+        !part.is_empty()
+            && !part.starts_with("operator")
+            && **part != "const"
+            && !part.starts_with(['{', '('])
+    };
     let parts = split(scoped, "::");
     let part = parts.iter().rev().find(has_name)?;
     // a function around a lambda has parameters, and perhaps a result type
@@ -215,8 +237,14 @@ mod tests {
             ("sm80_xmma_gemm_f32f32_f32f32_f32_nt_n", "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n"),
             (FILL, "vectorized_elementwise_kernel<.., FillFunctor, ..>"),
             (GELU, "vectorized_elementwise_kernel<.., GeluCUDAKernelImpl, ..>"),
-            ("void at::native::(anonymous namespace)::norm<float, (unsigned int)32, false>(long)", "norm<..>"),
-            ("void cutlass::Kernel2<cutlass_80_sgemm_nn>(cutlass_80_sgemm_nn::Params)", "Kernel2<cutlass_80_sgemm_nn>"),
+            (
+                "void at::native::(anonymous namespace)::norm<float, (unsigned int)32, false>(long)",
+                "norm<..>",
+            ),
+            (
+                "void cutlass::Kernel2<cutlass_80_sgemm_nn>(cutlass_80_sgemm_nn::Params)",
+                "Kernel2<cutlass_80_sgemm_nn>",
+            ),
             ("void f<ns::A*, int const*>(int)", "f<A*, ..>"),
             ("", ""),
         ] {
@@ -228,7 +256,11 @@ mod tests {
     fn kernels_with_the_same_short_name_keep_what_differs() {
         let short = |names: &[&str]| short_names(names);
         assert_eq!(
-            short(&["void a::k<32, int, true, false>(int)", "void a::k<32, int, true, true>(int)", "void z()"]),
+            short(&[
+                "void a::k<32, int, true, false>(int)",
+                "void a::k<32, int, true, true>(int)",
+                "void z()"
+            ]),
             ["k<.., false>", "k<.., true>", "z"]
         );
         assert_eq!(
@@ -242,7 +274,22 @@ mod tests {
 
     #[test]
     fn hostile_names_are_kept_and_differ() {
-        let names = ["<", ">", "(", ")", "::", "a<b", "operator<", "f<>", "f< >", "()", "é<ü::ö>(ß)", "void ", "a(b)c)", "{}()"];
+        let names = [
+            "<",
+            ">",
+            "(",
+            ")",
+            "::",
+            "a<b",
+            "operator<",
+            "f<>",
+            "f< >",
+            "()",
+            "é<ü::ö>(ß)",
+            "void ",
+            "a(b)c)",
+            "{}()",
+        ];
         let short = short_names(&names);
         let different: std::collections::HashSet<_> = short.iter().collect();
         assert_eq!(different.len(), names.len(), "{short:?}");

@@ -12,9 +12,9 @@ use std::fmt::Write;
 use gpuprobe_analysis::{
     ErrorCount, MemorySummary, ProcessEnd, ProcessSummary, SlowCall, SummaryReport, Total,
 };
-use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
+use gpuprobe_event::{MemoryBySite, catalogue};
 
 use self::incomplete::{Incomplete, marked};
 pub use self::layout::SummaryOptions;
@@ -41,7 +41,7 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     gpu_op_tables::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory, options, incomplete.memory);
     memory_by_site(&mut out, &report.memory_by_site, options, incomplete.memory_by_site);
-    slowest(&mut out, &report.slowest, options);
+    slowest(&mut out, report, options);
     errors(&mut out, &report.errors, options, incomplete.calls);
     gpu_errors(&mut out, report);
     processes(&mut out, &report.processes, options, incomplete.calls);
@@ -148,12 +148,17 @@ fn header(report: &SummaryReport) -> String {
 }
 
 /// The slowest calls.
-fn slowest(out: &mut String, calls: &[SlowCall], options: &SummaryOptions) {
-    if calls.is_empty() {
+fn slowest(out: &mut String, report: &SummaryReport, options: &SummaryOptions) {
+    let hides = function_table::hides_internal(report, options);
+    let is_internal = |call: &SlowCall| {
+        catalogue().lookup(call.api, None, &call.name).is_some_and(|f| f.class.is_internal())
+    };
+    let mut calls = report.slowest.iter().filter(|call| !hides || !is_internal(call)).peekable();
+    if calls.peek().is_none() {
         return;
     }
     let mut table = NameTable::new(&["slowest calls", "took", "at", "thread", ""], &[""], &["", "thread"]);
-    for call in calls.iter().take(options.few()) {
+    for call in calls.take(options.few()) {
         let kernel = call.kernel.as_deref().map(|kernel| name(&short_name(kernel)));
         let more = [call.size.map(bytes), kernel, call.error.as_deref().map(name)];
         table.push(vec![
@@ -252,7 +257,9 @@ fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, is_
         let text = |e: &&ErrorCount| format!("{} {}", e.count, name(&e.function));
         let mut texts: Vec<_> = teardown.iter().take(options.few()).map(text).collect();
         let more = teardown.len().saturating_sub(options.few());
-        texts.extend((more > 0).then(|| format!("and {}", count(more as u64, "other function", "other functions"))));
+        texts.extend(
+            (more > 0).then(|| format!("and {}", count(more as u64, "other function", "other functions"))),
+        );
         line(out, format_args!("{}", texts.join(", ")));
     }
 }
@@ -310,18 +317,17 @@ mod tests {
             ..MemorySummary::default()
         };
         let mut out = String::new();
-        memory(&mut out, &summary, false);
+        memory(&mut out, &summary, &SummaryOptions::default(), false);
         let lines: Vec<_> =
             out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [
             "",
-            "memory",
-            "allocated 9 allocations 9.0 KiB",
-            "ended with its context 2 allocations 2.0 KiB",
-            "replaced, free not seen 1 allocation 1.0 KiB",
-            "live at the end, unknown 6 allocations 6.0 KiB",
+            "memory allocations bytes",
+            "allocated 9 9.0 KiB",
+            "ended with its context 2 2.0 KiB",
+            "replaced, free not seen 1 1.0 KiB",
+            "live at the end, unknown 6 6.0 KiB",
             "peak 8.0 KiB",
-            "(memory that is live at the end is not necessarily a leak)",
         ];
         assert_eq!(lines, expected);
     }

@@ -152,9 +152,8 @@ mod tests {
     use crate::samples::{call, inside, took};
 
     fn shown(tree: &CallTree) -> Vec<String> {
-        let text = |row: &TreeRow| {
-            format!("{}{} {}", "  ".repeat(row.level), row.function.name, row.function.calls)
-        };
+        let text =
+            |row: &TreeRow| format!("{}{} {}", "  ".repeat(row.level), row.function.name, row.function.calls);
         tree.report().iter().map(text).collect()
     }
 
@@ -172,7 +171,13 @@ mod tests {
         tree.feed(&Call { id: 5, parent: None, ..driver(5, 1) });
         assert_eq!(
             shown(&tree),
-            ["cudaMallocAsync 1", "  cuMemAlloc_v2 1", "cudaMalloc 1", "  cuMemAlloc_v2 1", "cuMemAlloc_v2 1"]
+            [
+                "cudaMallocAsync 1",
+                "  cuMemAlloc_v2 1",
+                "cudaMalloc 1",
+                "  cuMemAlloc_v2 1",
+                "cuMemAlloc_v2 1"
+            ]
         );
     }
 

@@ -9,20 +9,34 @@ use crate::units::{bytes, count, duration};
 /// The most functions that are named in the line about calls that did not return.
 const OPEN_NAMED: usize = 5;
 
-pub(super) fn functions(out: &mut String, report: &SummaryReport, options: &SummaryOptions, is_incomplete: bool) {
+pub(super) fn functions(
+    out: &mut String,
+    report: &SummaryReport,
+    options: &SummaryOptions,
+    is_incomplete: bool,
+) {
     if report.call_tree.is_empty() {
         return;
     }
-    let is_internal = |row: &&TreeRow| row.function.class.is_internal();
-    let hides = options.hides_internal && !report.call_tree.iter().all(|row| is_internal(&row));
-    let (internal, rows): (Vec<_>, Vec<_>) = report.call_tree.iter().partition(|row| hides && is_internal(row));
+    let hides = hides_internal(report, options);
+    let is_hidden = |row: &&TreeRow| hides && row.function.class.is_internal();
+    let (internal, rows): (Vec<_>, Vec<_>) = report.call_tree.iter().partition(is_hidden);
     out.push('\n');
     // functions without a returned call are listed below the table
     let returned: Vec<_> = rows.iter().copied().filter(|row| row.function.calls > 0).collect();
     let mut more = Vec::new();
     if !returned.is_empty() {
-        let titles =
-            [&marked("function", is_incomplete), "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
+        let titles = [
+            &marked("function", is_incomplete),
+            "calls",
+            "errors",
+            "total",
+            "mean",
+            "p50",
+            "p99",
+            "max",
+            "bytes",
+        ];
         let mut table = NameTable::new(&titles, &[], &["p50", "mean", "p99"]);
         let mut outermost = 0;
         for row in returned {
@@ -36,6 +50,11 @@ pub(super) fn functions(out: &mut String, report: &SummaryReport, options: &Summ
         table.write(out, options);
     }
     notes(out, &more, &rows, &internal, options);
+}
+
+/// Whether internal calls are not shown. They are if there is nothing else.
+pub(super) fn hides_internal(report: &SummaryReport, options: &SummaryOptions) -> bool {
+    options.hides_internal && !report.call_tree.iter().all(|row| row.function.class.is_internal())
 }
 
 fn cells(row: &TreeRow) -> Vec<String> {
@@ -64,7 +83,8 @@ fn notes(
     internal: &[&TreeRow],
     options: &SummaryOptions,
 ) {
-    let calls = |rows: &mut dyn Iterator<Item = u64>| count(rows.fold(0, u64::saturating_add), "call", "calls");
+    let calls =
+        |rows: &mut dyn Iterator<Item = u64>| count(rows.fold(0, u64::saturating_add), "call", "calls");
     if !more.is_empty() {
         let ns = more.iter().fold(0, |sum: u64, f| sum.saturating_add(f.total_ns));
         let functions = count(more.len() as u64, "more function", "more functions");
@@ -81,7 +101,9 @@ fn notes(
         let calls = count(n, "internal call", "internal calls");
         line(out, format_args!("{calls} not shown (-e '__cuda*' shows them)"));
     }
-    let sum = |of: fn(&FunctionSummary) -> u64| rows.iter().map(|row| of(&row.function)).fold(0, u64::saturating_add);
+    let sum = |of: fn(&FunctionSummary) -> u64| {
+        rows.iter().map(|row| of(&row.function)).fold(0, u64::saturating_add)
+    };
     let (unobserved, unfinished) = (sum(|f| f.unobserved), sum(|f| f.unfinished));
     if unobserved > 0 {
         let calls = count(unobserved, "call", "calls");

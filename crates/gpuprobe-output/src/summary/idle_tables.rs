@@ -15,8 +15,13 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
     let recording_ns = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
     let streams = &report.idle.streams;
     let (shown, more) = streams.split_at(streams.len().min(options.few()));
-    let titles =
-        [&marked("stream without submitted work", is_incomplete), "gaps", "idle", "of recording", "of its use"];
+    let titles = [
+        &marked("stream without submitted work", is_incomplete),
+        "gaps",
+        "idle",
+        "of recording",
+        "of its use",
+    ];
     let mut table = NameTable::new(&titles, &[], &["of its use"]);
     let has_several = streams.iter().any(|row| row.tgid != streams[0].tgid);
     for row in shown {

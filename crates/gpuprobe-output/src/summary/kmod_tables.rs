@@ -3,11 +3,10 @@
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::{CommandSummary, KernelModuleSummary, Layer, SummaryReport};
 
-use super::layout::{NameTable, SummaryOptions, line, name};
+use super::layout::{NameTable, SummaryOptions, heading, line, name};
 use crate::curve::{self, Strokes};
 use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
 use crate::units::{count, duration};
-
 
 /// The second block of the classic runner, byte for byte. Empty if the NVIDIA kernel module was not watched.
 pub(super) fn classic(report: &SummaryReport) -> String {
@@ -39,10 +38,18 @@ pub(super) fn tables(out: &mut String, driver: &KernelModuleSummary, options: &S
     }
     histograms(out, &driver.commands, options);
     if !driver.unified.is_empty() {
-        let titles: Vec<_> = ["unified memory of process"].into_iter().chain(UNIFIED[1..].iter().copied()).collect();
+        // the bytes of a migration are in the column of its number
+        let titles: Vec<_> = UNIFIED.into_iter().filter(|title| *title != "bytes").collect();
         let mut table = NameTable::new(&titles, &[], &[]);
-        unified(driver).for_each(|row| table.push(row));
-        out.push('\n');
+        for row in unified(driver) {
+            let (counts, moved) = row.split_at(3.min(row.len()));
+            let moved = moved.chunks(2).map(|pair| match pair.first().map(String::as_str) {
+                Some("0") => "-".to_owned(),
+                _ => pair.join(", "),
+            });
+            table.push(counts.iter().cloned().chain(moved).collect());
+        }
+        heading(out, "unified memory, faults and migrations");
         table.write(out, options);
     }
 }

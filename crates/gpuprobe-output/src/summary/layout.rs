@@ -101,11 +101,17 @@ impl NameTable {
     pub(super) fn write(mut self, out: &mut String, options: &SummaryOptions) {
         let width = options.width.max(LEAST_WIDTH);
         for column in (1..self.align.len()).rev() {
-            if self.rows.iter().skip(1).all(|row| row.get(column).is_none_or(|cell| cell == "-" || cell.is_empty())) {
+            if self
+                .rows
+                .iter()
+                .skip(1)
+                .all(|row| row.get(column).is_none_or(|cell| cell == "-" || cell.is_empty()))
+            {
                 self.remove(column);
             }
         }
-        let widest_name = self.widest(0);
+        let names = self.rows.iter().skip(1).filter_map(|row| row.first());
+        let widest_name = names.map(|name| name.chars().count()).max().unwrap_or(0);
         let mut optional = self.optional.iter();
         while self.room(width) < widest_name.min(ENOUGH_NAME) {
             let Some(title) = optional.next() else { break };
@@ -114,6 +120,13 @@ impl NameTable {
         }
         let room = self.room(width).max(LEAST_NAME);
         let mut long = vec![None; self.rows.len()];
+        // a long title is a heading
+        if let Some(title) = self.rows.first_mut().and_then(|row| row.first_mut())
+            && title.chars().count() > room
+            && let Some(long) = long.first_mut()
+        {
+            *long = Some(std::mem::take(title));
+        }
         if options.full_names {
             for (row, long) in self.rows.iter_mut().zip(&mut long) {
                 let Some(cell) = row.first_mut() else { continue };
@@ -171,7 +184,12 @@ mod tests {
     fn written(names: &[&str], options: &SummaryOptions) -> String {
         let mut table = NameTable::new(&["kernel", "calls", "errors", "grid"], &["grid"], &["grid"]);
         for name in names {
-            table.push(vec![(*name).to_owned(), "1000000".to_owned(), "-".to_owned(), "65535x65535".to_owned()]);
+            table.push(vec![
+                (*name).to_owned(),
+                "1000000".to_owned(),
+                "-".to_owned(),
+                "65535x65535".to_owned(),
+            ]);
         }
         let mut out = String::new();
         table.write(&mut out, options);

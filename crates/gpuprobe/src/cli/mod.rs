@@ -10,6 +10,7 @@ mod helper_args;
 mod memory_args;
 mod record_args;
 mod replay_args;
+mod summary_args;
 mod trace_args;
 mod value_parsers;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::attach_args::AttachArgs;
+use super::summary_args::SummaryArgs;
 use super::value_parsers::{mode, seconds, share, size};
 
 /// What is recorded, and to which file.
@@ -44,6 +45,8 @@ pub(crate) struct RecordingArgs {
     /// Print no progress line
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) summary: SummaryArgs,
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::summary_args::SummaryArgs;
 use super::value_parsers::moment;
 
 #[derive(Debug, Args)]
@@ -15,6 +16,8 @@ pub(crate) struct ReportArgs {
     /// Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) summary: SummaryArgs,
 }
 
 #[derive(Debug, Args)]

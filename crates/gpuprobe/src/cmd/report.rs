@@ -1,6 +1,5 @@
 //! `gpuprobe report`: prints the summary of a recorded trace, or writes it as an HTML page.
 
-use std::io::IsTerminal;
 use std::io::Write;
 use std::path::Path;
 
@@ -8,12 +7,15 @@ use anyhow::{Context, Result};
 use gpuprobe_analysis::{Replay, ReplayReport};
 use gpuprobe_output::report::{Source, html};
 use gpuprobe_output::units::count;
-use gpuprobe_output::{Fit, summary};
+use gpuprobe_output::{SummaryOptions, summary};
 
 use crate::cli::ReportArgs;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 use crate::trace_file::input::{TraceInput, create};
+
+/// Traces of this format and later ones have internal calls only if the user selected them.
+const INTERNAL_ON_REQUEST: u32 = 3;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let mut input = TraceInput::open(&args.trace)?;
@@ -27,8 +29,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let report = replay.finish(ending.end.as_ref());
     match &args.html {
         None => {
-            let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };
-            print(&summary(&report.summary, fit))?;
+            let hides_internal = meta.format < INTERNAL_ON_REQUEST;
+            let options = SummaryOptions { hides_internal, ..args.summary.options(std::io::stdout()) };
+            print(&summary(&report.summary, &options))?;
         }
         Some(path) => {
             let name = args.trace.to_string_lossy();

@@ -53,8 +53,7 @@ impl IdleTimes {
         if self.streams.len() >= MOST && !self.streams.contains_key(&(tgid, stream)) {
             return;
         }
-        let first =
-            StreamIdle { tgid, stream, gaps: 0, idle_ns: 0, first_ns: from_ns, last_ns: to_ns };
+        let first = StreamIdle { tgid, stream, gaps: 0, idle_ns: 0, first_ns: from_ns, last_ns: to_ns };
         let row = self.streams.entry((tgid, stream)).or_insert(first);
         row.first_ns = row.first_ns.min(from_ns);
         row.last_ns = row.last_ns.max(to_ns);
