@@ -18,7 +18,7 @@ use gpuprobe_event::{MemoryBySite, catalogue};
 
 use self::incomplete::{Incomplete, marked};
 pub use self::layout::SummaryOptions;
-use self::layout::{NameTable, heading, line, name};
+use self::layout::{NameTable, heading, line, name, wrapped};
 use crate::kernel_name::short_name;
 use crate::units::{bytes, count, duration, printable};
 use crate::xid;
@@ -32,7 +32,7 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     let incomplete = Incomplete::of(report);
     let mut out = warnings(report);
     out.push_str(&classic(report));
-    out.push_str(&header(report));
+    out.push_str(&wrapped(&header(report), options.width));
     function_table::functions(&mut out, report, options, incomplete.calls);
     gpu_op_tables::launches(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
     gpu_op_tables::copies(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);

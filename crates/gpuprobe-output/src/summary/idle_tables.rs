@@ -16,7 +16,7 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
     let streams = &report.idle.streams;
     let (shown, more) = streams.split_at(streams.len().min(options.few()));
     let titles = [
-        &marked("stream without submitted work", is_incomplete),
+        &marked("idle streams (nothing submitted)", is_incomplete),
         "gaps",
         "idle",
         "of recording",

@@ -1,6 +1,6 @@
 //! Options, headings, lines and tables of the summary.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 use crate::table::{Align, rows};
@@ -9,7 +9,7 @@ use crate::units::{fitted, printable};
 /// Longer names are shortened even with `full_names`: a trace may contain any name.
 const LONGEST_NAME: usize = 4000;
 /// The width of names for which columns of numbers are omitted.
-const ENOUGH_NAME: usize = 34;
+const ENOUGH_NAME: usize = 40;
 /// The smallest width of a name, however wide the numbers are.
 const LEAST_NAME: usize = 16;
 const LEAST_WIDTH: usize = 40;
@@ -63,6 +63,24 @@ pub(super) fn heading(out: &mut String, text: &str) {
 pub(super) fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = writeln!(out, "  {text}");
     debug_assert!(written.is_ok());
+}
+
+/// Text in lines of at most a width, if its words allow that.
+pub(super) fn wrapped(text: &str, width: usize) -> String {
+    let (mut out, mut used) = (String::new(), 0);
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > width {
+            out.push_str("\n  ");
+            used = 2;
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += length;
+    }
+    out
 }
 
 /// A table whose first column is a name.
@@ -145,19 +163,33 @@ impl NameTable {
         }
     }
 
-    /// Shortens names to a width. Names that become equal get a number.
+    /// Shortens names to a width. Of names that would become equal, the part from the first difference on is shown,
+    /// and a number if that is not enough.
     fn shorten(&mut self, room: usize) {
-        let mut seen: HashMap<String, (String, usize)> = HashMap::new();
-        for cell in self.rows.iter_mut().skip(1).filter_map(|row| row.first_mut()) {
-            let short = fitted(cell, room).into_owned();
-            if short == *cell {
-                continue;
+        let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for name in self.rows.iter().skip(1).filter_map(|row| row.first()) {
+            let equal = groups.entry(fitted(name, room).into_owned()).or_default();
+            if !equal.contains(name) {
+                equal.push(name.clone());
             }
-            let (first, count) = seen.entry(short.clone()).or_insert_with(|| (cell.clone(), 0));
-            let is_same = first == cell;
-            *count += usize::from(!is_same || *count == 0);
-            let suffix = if *count > 1 && !is_same { format!(" #{count}") } else { String::new() };
-            *cell = format!("{}{suffix}", fitted(cell, room.saturating_sub(suffix.len())));
+        }
+        let mut shown: HashMap<String, String> = HashMap::new();
+        let mut taken: HashMap<String, usize> = HashMap::new();
+        for (short, equal) in &groups {
+            let same = common_prefix(equal);
+            for name in equal {
+                let text = if equal.len() > 1 { from_difference(name, same, room) } else { short.clone() };
+                let count = taken.entry(text.clone()).or_default();
+                *count += 1;
+                let suffix = if *count > 1 { format!(" #{count}") } else { String::new() };
+                shown.insert(
+                    name.clone(),
+                    format!("{}{suffix}", fitted(&text, room.saturating_sub(suffix.len()))),
+                );
+            }
+        }
+        for cell in self.rows.iter_mut().skip(1).filter_map(|row| row.first_mut()) {
+            shown.get(cell.as_str()).into_iter().for_each(|text| cell.clone_from(text));
         }
     }
 
@@ -175,6 +207,25 @@ impl NameTable {
         let others: usize = (1..self.align.len()).map(|column| self.widest(column) + 2).sum();
         width.saturating_sub(others)
     }
+}
+
+/// The number of characters that all names begin with.
+fn common_prefix(names: &[String]) -> usize {
+    let Some((first, others)) = names.split_first() else { return 0 };
+    let same = |other: &String| first.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
+    others.iter().map(same).min().unwrap_or(0)
+}
+
+/// The first characters of a name, and those from shortly before a place on.
+fn from_difference(name: &str, at: usize, room: usize) -> String {
+    const HEAD: usize = 12;
+    const BEFORE: usize = 3;
+    let from = at.saturating_sub(BEFORE);
+    if from <= HEAD + 3 {
+        return name.chars().take(room).collect();
+    }
+    let head = name.chars().take(HEAD).chain("...".chars());
+    head.chain(name.chars().skip(from)).take(room).collect()
 }
 
 #[cfg(test)]
@@ -203,7 +254,13 @@ mod tests {
         let names = ["a".repeat(50), format!("{}b{}", "a".repeat(25), "a".repeat(24))];
         let text = written(&names.each_ref().map(String::as_str), &options);
         assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
-        assert!(!text.contains("grid") && text.contains(" #2"), "{text}");
+        assert!(!text.contains("grid") && text.contains("\naaaaaaaaaaaa...aaabaaa"), "{text}");
+        let ends = ["b", "c"].map(|end| format!("{}{end}{}", "a".repeat(25), "é".repeat(90)));
+        let more = ["d", "e"].map(|end| format!("{}{end}", ends[0]));
+        let names: Vec<_> = ends.iter().chain(&more).map(String::as_str).collect();
+        let text = written(&names, &options);
+        let different: std::collections::HashSet<_> = text.lines().collect();
+        assert!(different.len() == 5 && text.lines().all(|line| line.chars().count() <= 40), "{text}");
     }
 
     #[test]
