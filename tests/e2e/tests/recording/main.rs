@@ -3,6 +3,7 @@
 
 mod call_arguments;
 mod examples;
+mod internal_calls;
 mod loss;
 mod record_command;
 mod report_command;
