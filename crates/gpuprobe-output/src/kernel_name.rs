@@ -18,8 +18,8 @@ pub fn short_names<S: AsRef<str>>(names: &[S]) -> Vec<String> {
         for group in equal(&texts) {
             let rows: Vec<_> = group.iter().map(|&i| parsed[i].args_at(depth)).collect();
             for (&i, row) in group.iter().zip(&rows) {
-                texts[i] =
-                    parsed[i].with_args(row, |at| rows.iter().all(|other| other.get(at) == row.get(at)));
+                let is_equal = |at: usize| rows.iter().all(|other| other.get(at) == row.get(at));
+                texts[i] = parsed[i].with_args(row, |at| is_equal(at) && parsed[i].says_little(at));
             }
         }
     }
@@ -75,7 +75,11 @@ impl<'a> Parsed<'a> {
     /// With those template arguments that are types of the program.
     fn shortest(&self) -> String {
         let row = self.args_at(0);
-        self.with_args(&row, |at| self.args.get(at).is_none_or(|arg| says_little(arg)))
+        self.with_args(&row, |at| self.says_little(at))
+    }
+
+    fn says_little(&self, at: usize) -> bool {
+        self.args.get(at).is_none_or(|arg| says_little(arg))
     }
 
     fn args_at(&self, depth: usize) -> Vec<String> {
@@ -267,6 +271,7 @@ mod tests {
             short(&["void k<n::Op<float, n::Sum<int> > >()", "void k<n::Op<float, n::Mean<int> > >()"]),
             ["k<Op<float, Sum>>", "k<Op<float, Mean>>"]
         );
+        assert_eq!(short(&["void k<2, n::Fill>()", "void k<4, n::Fill>()"]), ["k<2, Fill>", "k<4, Fill>"]);
         // only the parameters or the namespaces differ
         assert_eq!(short(&["void a::k(int)", "void a::k(long)"]), ["void a::k(int)", "void a::k(long)"]);
         assert_eq!(short(&["void a::k<1>()", "void a::k<1, 2>()"]), ["k<..>", "k<.., 2>"]);

@@ -147,18 +147,18 @@ fn header(report: &SummaryReport) -> String {
     )
 }
 
-/// The slowest calls.
+/// The slowest calls. Only with all rows: the table of functions has the longest call of each.
 fn slowest(out: &mut String, report: &SummaryReport, options: &SummaryOptions) {
     let hides = function_table::hides_internal(report, options);
     let is_internal = |call: &SlowCall| {
         catalogue().lookup(call.api, None, &call.name).is_some_and(|f| f.class.is_internal())
     };
     let mut calls = report.slowest.iter().filter(|call| !hides || !is_internal(call)).peekable();
-    if calls.peek().is_none() {
+    if options.rows > 0 || calls.peek().is_none() {
         return;
     }
     let mut table = NameTable::new(&["slowest calls", "took", "at", "thread", ""], &[""], &["", "thread"]);
-    for call in calls.take(options.few()) {
+    for call in calls {
         let kernel = call.kernel.as_deref().map(|kernel| name(&short_name(kernel)));
         let more = [call.size.map(bytes), kernel, call.error.as_deref().map(name)];
         table.push(vec![
@@ -253,14 +253,14 @@ fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, is_
         }
     }
     if !teardown.is_empty() {
-        heading(out, "not failures: calls at exit, after CUDA had shut down");
         let text = |e: &&ErrorCount| format!("{} {}", e.count, name(&e.function));
         let mut texts: Vec<_> = teardown.iter().take(options.few()).map(text).collect();
         let more = teardown.len().saturating_sub(options.few());
         texts.extend(
             (more > 0).then(|| format!("and {}", count(more as u64, "other function", "other functions"))),
         );
-        line(out, format_args!("{}", texts.join(", ")));
+        let text = format!("at exit, after CUDA had shut down (no failures): {}", texts.join(", "));
+        heading(out, &wrapped(&text, options.width));
     }
 }
 
@@ -268,16 +268,21 @@ fn processes(out: &mut String, processes: &[ProcessSummary], options: &SummaryOp
     if processes.is_empty() {
         return;
     }
+    let end = |p: &ProcessSummary| match p.end {
+        None => "running".to_owned(),
+        Some(ProcessEnd::Code(code)) => format!("exit {code}"),
+        Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
+        Some(ProcessEnd::Unknown) => "exited".to_owned(),
+    };
+    if let [p] = processes {
+        let calls = count(p.calls, "call", "calls");
+        let text = format!("process {} {}: {calls}, {}", p.pid, name(&p.name), end(p));
+        return heading(out, &marked(&text, is_incomplete));
+    }
     let titles = [&marked("process", is_incomplete), "pid", "calls", "end"];
     let mut table = NameTable::new(&titles, &["end"], &[]);
     for p in processes.iter().take(options.most()) {
-        let end = match p.end {
-            None => "running".to_owned(),
-            Some(ProcessEnd::Code(code)) => format!("exit {code}"),
-            Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
-            Some(ProcessEnd::Unknown) => "exited".to_owned(),
-        };
-        table.push(vec![name(&p.name), p.pid.to_string(), p.calls.to_string(), end]);
+        table.push(vec![name(&p.name), p.pid.to_string(), p.calls.to_string(), end(p)]);
     }
     out.push('\n');
     table.write(out, options);

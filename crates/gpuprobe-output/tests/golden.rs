@@ -207,7 +207,7 @@ fn errors_at_teardown_are_not_failures() {
     }
     let text = summary(&collected.report(), &SummaryOptions::default());
     assert!(text.contains(", 0 errors and 1 at teardown, "), "{text}");
-    assert!(text.contains("\nnot failures: calls at exit, after CUDA had shut down\n"), "{text}");
+    assert!(text.contains("\nat exit, after CUDA had shut down (no failures): 1 cuda"), "{text}");
     assert!(!text.contains("\nerrors"), "{text}");
 }
 

@@ -31,7 +31,7 @@ pub struct SummaryOptions {
 
 impl Default for SummaryOptions {
     fn default() -> Self {
-        Self { width: 100, rows: 8, full_names: false, nested: false, hides_internal: false }
+        Self { width: 100, rows: 6, full_names: false, nested: false, hides_internal: false }
     }
 }
 
