@@ -181,6 +181,7 @@ fn internal_calls_of_old_traces_are_one_line_unless_there_are_no_others() {
         Event::Call(call) => {
             let mut call = call.clone();
             (call.name, call.class) = ("__cudaRegisterFunction".into(), Class::Register);
+            (call.status, call.error) = (Some(0), None);
             Event::Call(call)
         }
         other => other.clone(),
