@@ -14,7 +14,8 @@ pub(crate) fn share(layer: &Layer) -> String {
     per_cent(layer.driver.ns, layer.total_ns)
 }
 
-fn per_cent(part: u64, whole: u64) -> String {
+/// A share with one decimal: `12.5%`.
+pub(crate) fn per_cent(part: u64, whole: u64) -> String {
     let tenths = (u128::from(part) * 1000).checked_div(u128::from(whole)).unwrap_or(0);
     format!("{}.{}%", tenths / 10, tenths % 10)
 }

@@ -1,6 +1,8 @@
 //! The summary of a recording as text.
 
+mod function_table;
 mod gpu_op_tables;
+mod idle_tables;
 mod incomplete;
 mod kmod_tables;
 mod layout;
@@ -8,46 +10,41 @@ mod layout;
 use std::fmt::Write;
 
 use gpuprobe_analysis::{
-    ErrorCount, FunctionSummary, MemorySummary, ProcessEnd, ProcessSummary, SlowCall, SummaryReport, Total,
+    ErrorCount, MemorySummary, ProcessEnd, ProcessSummary, SlowCall, SummaryReport, Total,
 };
-use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
+use gpuprobe_event::{MemoryBySite, catalogue};
 
 use self::incomplete::{Incomplete, marked};
-pub use self::layout::Fit;
-use self::layout::{LONGEST_NAME, heading, line, name};
-use crate::gpu_op_text::kernel;
-use crate::table::{Align, rows};
-use crate::units::{bytes, count, duration, fitted, printable};
+pub use self::layout::SummaryOptions;
+use self::layout::{NameTable, heading, line, name, wrapped};
+use crate::kernel_name::short_name;
+use crate::units::{bytes, count, duration, printable};
 use crate::xid;
-
-const LONGEST_KERNEL: usize = 40;
-/// The most functions that are named in the line about calls that did not return.
-const OPEN_NAMED: usize = 5;
 
 /// Printed for a recording without returns.
 pub(crate) const ONLY_BEGUN: &str =
     "only the start of calls was recorded: no results, no durations and no nesting";
 
 /// The summary as text. Empty sections are omitted, but losses are always stated.
-pub fn summary(report: &SummaryReport, fit: Fit) -> String {
+pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     let incomplete = Incomplete::of(report);
     let mut out = warnings(report);
     out.push_str(&classic(report));
-    out.push_str(&header(report));
-    functions(&mut out, &report.functions, incomplete.calls);
-    gpu_op_tables::launches(&mut out, &report.gpu_ops, fit, incomplete.gpu_ops);
-    gpu_op_tables::copies(&mut out, &report.gpu_ops, incomplete.gpu_ops);
-    gpu_op_tables::gaps(&mut out, &report.gpu_ops.gaps, incomplete.gpu_ops);
-    kmod_tables::tables(&mut out, &report.driver, fit);
+    out.push_str(&wrapped(&header(report), options.width));
+    function_table::functions(&mut out, report, options, incomplete.calls);
+    gpu_op_tables::launches(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
+    gpu_op_tables::copies(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
+    idle_tables::idle(&mut out, report, options, incomplete.gpu_ops);
+    kmod_tables::tables(&mut out, &report.driver, options);
     gpu_op_tables::advised(&mut out, &report.advice);
-    memory(&mut out, &report.memory, incomplete.memory);
-    memory_by_site(&mut out, &report.memory_by_site, incomplete.memory_by_site);
-    slowest(&mut out, &report.slowest);
-    errors(&mut out, &report.errors, incomplete.calls);
+    memory(&mut out, &report.memory, options, incomplete.memory);
+    memory_by_site(&mut out, &report.memory_by_site, options, incomplete.memory_by_site);
+    slowest(&mut out, report, options);
+    errors(&mut out, &report.errors, options, incomplete.calls);
     gpu_errors(&mut out, report);
-    processes(&mut out, &report.processes, incomplete.calls);
+    processes(&mut out, &report.processes, options, incomplete.calls);
     losses(&mut out, report);
     out
 }
@@ -136,8 +133,11 @@ fn header(report: &SummaryReport) -> String {
     let results = if report.only_entries {
         format!("; {ONLY_BEGUN}")
     } else {
-        let errors = count(report.outermost_errors, "error", "errors");
-        format!(", {errors}, {} in calls", duration(report.outermost_ns))
+        let teardown = report.errors.iter().filter(|error| error.is_teardown());
+        let teardown = teardown.fold(0, |sum: u64, error| sum.saturating_add(error.outermost));
+        let errors = count(report.outermost_errors.saturating_sub(teardown), "error", "errors");
+        let teardown = if teardown > 0 { format!(" and {teardown} at teardown") } else { String::new() };
+        format!(", {errors}{teardown}, {} in calls", duration(report.outermost_ns))
     };
     format!(
         "{}{nested} in {} over {}{results}\n",
@@ -147,102 +147,57 @@ fn header(report: &SummaryReport) -> String {
     )
 }
 
-fn functions(out: &mut String, functions: &[FunctionSummary], is_incomplete: bool) {
-    use Align::{Left, Right};
-    if functions.is_empty() {
+/// The slowest calls. Only with all rows: the table of functions has the longest call of each.
+fn slowest(out: &mut String, report: &SummaryReport, options: &SummaryOptions) {
+    let hides = function_table::hides_internal(report, options);
+    let is_internal = |call: &SlowCall| {
+        catalogue().lookup(call.api, None, &call.name).is_some_and(|f| f.class.is_internal())
+    };
+    let mut calls = report.slowest.iter().filter(|call| !hides || !is_internal(call)).peekable();
+    if options.rows > 0 || calls.peek().is_none() {
         return;
     }
-    let titles = ["function", "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
-    let mut table = vec![titles.map(str::to_owned).to_vec()];
-    table[0][0] = marked("function", is_incomplete);
-    let has_rows = functions.iter().any(|f| f.calls > 0);
-    // functions without a returned call are listed below the table
-    for f in functions.iter().filter(|f| f.calls > 0) {
-        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
-        let returned = f.calls > f.unobserved;
+    let mut table = NameTable::new(&["slowest calls", "took", "at", "thread", ""], &[""], &["", "thread"]);
+    for call in calls {
+        let kernel = call.kernel.as_deref().map(|kernel| name(&short_name(kernel)));
+        let more = [call.size.map(bytes), kernel, call.error.as_deref().map(name)];
         table.push(vec![
-            name(&f.name),
-            f.calls.to_string(),
-            f.errors.to_string(),
-            time(returned.then_some(f.total_ns)),
-            time(f.mean_ns()),
-            time(f.p50_ns),
-            time(f.p99_ns),
-            time(returned.then_some(f.max_ns)),
-            if f.bytes == 0 { "-".to_owned() } else { bytes(f.bytes) },
+            name(&call.name),
+            duration(call.duration_ns),
+            format!("{:.6} s", call.start_ns as f64 / 1e9),
+            call.tid.to_string(),
+            more.into_iter().flatten().collect::<Vec<_>>().join(", "),
         ]);
     }
     out.push('\n');
-    if has_rows {
-        rows(out, "", &[Left, Right, Right, Right, Right, Right, Right, Right, Right], &table);
-    }
-    let sum = |of: fn(&FunctionSummary) -> u64| functions.iter().map(of).fold(0, u64::saturating_add);
-    let (unobserved, unfinished) = (sum(|f| f.unobserved), sum(|f| f.unfinished));
-    if unobserved > 0 {
-        let calls = count(unobserved, "call", "calls");
-        line(out, format_args!("{calls} counted at entry: the return is not recorded"));
-    }
-    if unfinished > 0 {
-        let open = functions.iter().filter(|f| f.unfinished > 0);
-        let mut names: Vec<_> = open.map(|f| name(&f.name)).take(OPEN_NAMED + 1).collect();
-        if names.len() > OPEN_NAMED {
-            names[OPEN_NAMED] = "...".to_owned();
-        }
-        let calls = count(unfinished, "call", "calls");
-        line(out, format_args!("also {calls} that did not return: {}", names.join(", ")));
-    }
+    table.write(out, options);
 }
 
-/// The slowest calls.
-fn slowest(out: &mut String, calls: &[SlowCall]) {
-    if calls.is_empty() {
-        return;
-    }
-    heading(out, "slowest calls");
-    let row = |call: &SlowCall| {
-        let more = [
-            call.size.map(bytes),
-            call.kernel.as_deref().map(|name| kernel(name, LONGEST_KERNEL)),
-            call.error.as_deref().map(name),
-        ];
-        vec![
-            duration(call.duration_ns),
-            format!("at {:.6} s", call.start_ns as f64 / 1e9),
-            call.tid.to_string(),
-            name(&call.name),
-            more.into_iter().flatten().collect::<Vec<_>>().join(", "),
-        ]
-    };
-    let table: Vec<_> = calls.iter().map(row).collect();
-    rows(out, "  ", &[Align::Right, Align::Right, Align::Right, Align::Left, Align::Left], &table);
-}
-
-fn memory(out: &mut String, memory: &MemorySummary, is_incomplete: bool) {
+fn memory(out: &mut String, memory: &MemorySummary, options: &SummaryOptions, is_incomplete: bool) {
     if *memory == MemorySummary::default() {
         return;
     }
-    heading(out, &marked("memory", is_incomplete));
-    let mut table = Vec::new();
-    let mut row = |what: String, total: Total, noun: (&str, &str)| {
+    let mut table = NameTable::new(&[&marked("memory", is_incomplete), "allocations", "bytes"], &[], &[]);
+    let mut row = |what: String, total: Total| {
         if total.count > 0 {
-            table.push(vec![what, count(total.count, noun.0, noun.1), bytes(total.bytes)]);
+            table.push(vec![what, total.count.to_string(), bytes(total.bytes)]);
         }
     };
-    let allocations = ("allocation", "allocations");
-    row("allocated".to_owned(), memory.allocated, allocations);
-    row("freed".to_owned(), memory.freed, ("free", "frees"));
-    row("ended with its context".to_owned(), memory.freed_with_context, allocations);
-    row("replaced, free not seen".to_owned(), memory.replaced, allocations);
+    row("allocated".to_owned(), memory.allocated);
+    row("freed".to_owned(), memory.freed);
+    row("ended with its context".to_owned(), memory.freed_with_context);
+    row("replaced, free not seen".to_owned(), memory.replaced);
     for live in &memory.freed_by_exit {
-        row(format!("live at exit, {}", live.kind.as_str()), live.into(), allocations);
+        row(format!("live at exit, {}", live.kind.as_str()), live.into());
     }
     for live in &memory.live {
-        row(format!("live at the end, {}", live.kind.as_str()), live.into(), allocations);
+        row(format!("live at the end, {}", live.kind.as_str()), live.into());
     }
     if memory.peak_bytes > 0 {
         table.push(vec!["peak".to_owned(), String::new(), bytes(memory.peak_bytes)]);
     }
-    rows(out, "  ", &[Align::Left, Align::Right, Align::Right], &table);
+    out.push('\n');
+    table.write(out, options);
     let notes = [
         (memory.failed_allocations, "allocations that failed"),
         (memory.failed_frees, "frees that failed"),
@@ -251,67 +206,90 @@ fn memory(out: &mut String, memory: &MemorySummary, is_incomplete: bool) {
     for (n, what) in notes.into_iter().filter(|&(n, _)| n > 0) {
         line(out, format_args!("{what}: {n}"));
     }
-    if !memory.live.is_empty() || !memory.freed_by_exit.is_empty() {
-        line(out, format_args!("(memory that is live at the end is not necessarily a leak)"));
-    }
 }
 
 /// Live memory at the end by call site, of all processes, the largest first.
-fn memory_by_site(out: &mut String, memory: &MemoryBySite, is_incomplete: bool) {
-    const MOST: usize = 10;
+fn memory_by_site(out: &mut String, memory: &MemoryBySite, options: &SummaryOptions, is_incomplete: bool) {
     if memory.is_empty() {
         return;
     }
-    heading(out, &marked("memory live at the end, by call site", is_incomplete));
-    let mut table = Vec::new();
-    for site in memory.sites.iter().take(MOST) {
+    let title = marked("memory live at the end, by call site", is_incomplete);
+    let mut table = NameTable::new(&[&title, "allocations", "bytes"], &[], &[]);
+    for site in memory.sites.iter().take(options.few()) {
         let process = match memory.has_several_processes() {
             true => format!("{} {}: ", site.pid, printable(&site.process)),
             false => String::new(),
         };
-        let name = format!("{process}{}", fitted(&printable(&site.call_site), LONGEST_NAME));
-        table.push(vec![bytes(site.bytes), count(site.allocations, "allocation", "allocations"), name]);
+        let site_name = format!("{process}{}", name(&site.call_site));
+        table.push(vec![site_name, site.allocations.to_string(), bytes(site.bytes)]);
     }
-    rows(out, "  ", &[Align::Right, Align::Right, Align::Left], &table);
-    let others = memory.other_sites.saturating_add(memory.sites.len().saturating_sub(MOST) as u64);
+    out.push('\n');
+    table.write(out, options);
+    let others = memory.other_sites.saturating_add(memory.sites.len().saturating_sub(options.few()) as u64);
     if others > 0 {
         line(out, format_args!("and {}", count(others, "other call site", "other call sites")));
     }
 }
 
-fn errors(out: &mut String, errors: &[ErrorCount], is_incomplete: bool) {
-    if errors.is_empty() {
-        return;
+/// Failures, and apart from them the calls that came after CUDA had shut down.
+fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, is_incomplete: bool) {
+    let (teardown, failures): (Vec<_>, Vec<_>) = errors.iter().partition(|error| error.is_teardown());
+    if !failures.is_empty() {
+        let titles = [&marked("errors", is_incomplete), "calls", "error", ""];
+        let mut table = NameTable::new(&titles, &["error", ""], &[""]);
+        for e in failures.iter().take(options.most()) {
+            let inner = match (e.outermost, e.count - e.outermost) {
+                (_, 0) => String::new(),
+                (0, _) => "inside other calls".to_owned(),
+                (_, n) => format!("{n} of them inside other calls"),
+            };
+            table.push(vec![name(&e.function), e.count.to_string(), name(&e.error), inner]);
+        }
+        out.push('\n');
+        table.write(out, options);
+        let more = failures.len().saturating_sub(options.most());
+        if more > 0 {
+            line(out, format_args!("and {more} more kinds of errors (--rows 0 shows all)"));
+        }
     }
-    heading(out, &marked("errors", is_incomplete));
-    let row = |e: &ErrorCount| {
-        let inner = match (e.outermost, e.count - e.outermost) {
-            (_, 0) => String::new(),
-            (0, _) => "inside other calls".to_owned(),
-            (_, n) => format!("{n} of them inside other calls"),
-        };
-        vec![name(&e.function), name(&e.error), e.count.to_string(), inner]
-    };
-    let table: Vec<_> = errors.iter().map(row).collect();
-    rows(out, "  ", &[Align::Left, Align::Left, Align::Right, Align::Left], &table);
+    if !teardown.is_empty() {
+        let text = |e: &&ErrorCount| format!("{} {}", e.count, name(&e.function));
+        let mut texts: Vec<_> = teardown.iter().take(options.few()).map(text).collect();
+        let more = teardown.len().saturating_sub(options.few());
+        texts.extend(
+            (more > 0).then(|| format!("and {}", count(more as u64, "other function", "other functions"))),
+        );
+        let text = format!("at exit, after CUDA had shut down (no failures): {}", texts.join(", "));
+        heading(out, &wrapped(&text, options.width));
+    }
 }
 
-fn processes(out: &mut String, processes: &[ProcessSummary], is_incomplete: bool) {
+fn processes(out: &mut String, processes: &[ProcessSummary], options: &SummaryOptions, is_incomplete: bool) {
     if processes.is_empty() {
         return;
     }
-    heading(out, &marked("processes", is_incomplete));
-    let row = |p: &ProcessSummary| {
-        let end = match p.end {
-            None => "running".to_owned(),
-            Some(ProcessEnd::Code(code)) => format!("exit {code}"),
-            Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
-            Some(ProcessEnd::Unknown) => "exited".to_owned(),
-        };
-        vec![p.pid.to_string(), name(&p.name), count(p.calls, "call", "calls"), end]
+    let end = |p: &ProcessSummary| match p.end {
+        None => "running".to_owned(),
+        Some(ProcessEnd::Code(code)) => format!("exit {code}"),
+        Some(ProcessEnd::Signal(signal)) => format!("killed by signal {signal}"),
+        Some(ProcessEnd::Unknown) => "exited".to_owned(),
     };
-    let table: Vec<_> = processes.iter().map(row).collect();
-    rows(out, "  ", &[Align::Right, Align::Left, Align::Right, Align::Left], &table);
+    if let [p] = processes {
+        let calls = count(p.calls, "call", "calls");
+        let text = format!("process {} {}: {calls}, {}", p.pid, name(&p.name), end(p));
+        return heading(out, &marked(&text, is_incomplete));
+    }
+    let titles = [&marked("process", is_incomplete), "pid", "calls", "end"];
+    let mut table = NameTable::new(&titles, &["end"], &[]);
+    for p in processes.iter().take(options.most()) {
+        table.push(vec![name(&p.name), p.pid.to_string(), p.calls.to_string(), end(p)]);
+    }
+    out.push('\n');
+    table.write(out, options);
+    let more = processes.len().saturating_sub(options.most());
+    if more > 0 {
+        line(out, format_args!("and {more} more processes (--rows 0 shows all)"));
+    }
 }
 
 fn losses(out: &mut String, report: &SummaryReport) {
@@ -344,18 +322,17 @@ mod tests {
             ..MemorySummary::default()
         };
         let mut out = String::new();
-        memory(&mut out, &summary, false);
+        memory(&mut out, &summary, &SummaryOptions::default(), false);
         let lines: Vec<_> =
             out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [
             "",
-            "memory",
-            "allocated 9 allocations 9.0 KiB",
-            "ended with its context 2 allocations 2.0 KiB",
-            "replaced, free not seen 1 allocation 1.0 KiB",
-            "live at the end, unknown 6 allocations 6.0 KiB",
+            "memory allocations bytes",
+            "allocated 9 9.0 KiB",
+            "ended with its context 2 2.0 KiB",
+            "replaced, free not seen 1 1.0 KiB",
+            "live at the end, unknown 6 6.0 KiB",
             "peak 8.0 KiB",
-            "(memory that is live at the end is not necessarily a leak)",
         ];
         assert_eq!(lines, expected);
     }

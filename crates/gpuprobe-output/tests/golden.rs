@@ -8,11 +8,11 @@ use gpuprobe_analysis::{
     SummaryReport, TimelineBuilder, differences,
 };
 use gpuprobe_event::trace::{End, Meta};
-use gpuprobe_event::{Event, LiveSite, LossCause, MemoryBySite, Tgid, UnifiedUse};
+use gpuprobe_event::{Class, Event, LiveSite, LossCause, MemoryBySite, Tgid, UnifiedUse};
 use gpuprobe_output::diff::{Comparison, diff, diff_json};
 use gpuprobe_output::{
-    Classic, Conversion, Fit, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, Target, cost,
-    encode, gpus_compared, memory, memory_json, pending, summary, timeline,
+    Classic, Conversion, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, SummaryOptions, Target,
+    cost, encode, gpus_compared, memory, memory_json, pending, summary, timeline,
 };
 use samples::kmod_calls::kmod_events;
 use samples::live_calls::{START_UNIX, live_events, open_calls, phased_events};
@@ -58,17 +58,26 @@ fn the_reference_page_of_metrics() {
     check("../../../../docs/metrics.md", &gpuprobe_output::metrics::reference());
 }
 
+/// All rows, and calls inside others.
+fn nested() -> SummaryOptions {
+    SummaryOptions { rows: 0, nested: true, ..SummaryOptions::default() }
+}
+
 #[test]
 fn the_summary_of_a_recording() {
     let mut collected = Summary::default();
     events().iter().for_each(|e| collected.feed(e));
     collected.end(&End { memory_by_site: memory_report(&[]).by_site(), ..End::default() });
-    check("summary.txt", &summary(&collected.report(), Fit::Terminal));
+    for width in [80, 200] {
+        let text = summary(&collected.report(), &SummaryOptions { width, ..nested() });
+        check(&format!("summary_{width}.txt"), &text);
+    }
+    check("summary.txt", &summary(&collected.report(), &SummaryOptions::default()));
 }
 
 #[test]
 fn the_summary_of_an_empty_recording() {
-    check("summary_empty.txt", &summary(&Summary::default().report(), Fit::Terminal));
+    check("summary_empty.txt", &summary(&Summary::default().report(), &SummaryOptions::default()));
 }
 
 #[test]
@@ -77,7 +86,7 @@ fn the_summary_of_the_nvidia_kernel_module() {
     kmod_events().iter().for_each(|event| collected.feed(event));
     let unified = vec![UnifiedUse { pid: 4242, totals: samples::op_rows::unified() }];
     collected.end(&End { unified, ..End::default() });
-    check("summary_kmod.txt", &summary(&collected.report(), Fit::Terminal));
+    check("summary_kmod.txt", &summary(&collected.report(), &SummaryOptions::default()));
 }
 
 #[test]
@@ -149,7 +158,7 @@ fn gpu_ops() -> GpuOps {
 fn the_summary_of_launches_copies_and_gaps() {
     let text = summary(
         &SummaryReport { gpu_ops: gpu_ops(), advice: advice(), ..SummaryReport::default() },
-        Fit::Terminal,
+        &SummaryOptions::default(),
     );
     check("summary_gpu_ops.txt", &text);
     for advice in advice() {
@@ -159,16 +168,17 @@ fn the_summary_of_launches_copies_and_gaps() {
 }
 
 #[test]
-fn names_of_kernels_are_complete_in_a_file() {
+fn names_of_kernels_are_complete_on_request() {
     let mut gpu_ops = gpu_ops();
     let name = format!("void gemm<{}>(float*)", "float, ".repeat(40));
     gpu_ops.kernels[0].kernel = name.clone();
     gpu_ops.kernels[1].kernel = "k".repeat(10_000);
     let report = SummaryReport { gpu_ops, ..SummaryReport::default() };
-    let (file, terminal) = (summary(&report, Fit::File), summary(&report, Fit::Terminal));
-    assert!(file.contains(&name) && !terminal.contains(&name));
-    let longest = file.lines().map(|line| line.chars().count()).max();
-    assert!(longest.is_some_and(|longest| longest < 500), "{longest:?}");
+    let full = summary(&report, &SummaryOptions { full_names: true, ..SummaryOptions::default() });
+    let short = summary(&report, &SummaryOptions::default());
+    assert!(full.contains(&name) && !short.contains(&name) && short.contains("\ngemm<..> "), "{short}");
+    let longest = full.lines().map(|line| line.chars().count()).max();
+    assert!(longest.is_some_and(|longest| longest < 5000), "{longest:?}");
 }
 
 #[test]
@@ -178,8 +188,8 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
         (kernel.launches, kernel.errors, kernel.threads) = (u64::MAX / 64, 1 << 40, u64::MAX);
         kernel.grid = Some(([2_147_483_647, 1, 1], [2_147_483_647, 65_535, 65_535]));
     }
-    let text =
-        summary(&SummaryReport { gpu_ops: gpu_ops.clone(), ..SummaryReport::default() }, Fit::Terminal);
+    let report = |gpu_ops: &GpuOps| SummaryReport { gpu_ops: gpu_ops.clone(), ..SummaryReport::default() };
+    let text = summary(&report(&gpu_ops), &SummaryOptions::default());
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'));
     // with realistic numbers all lines fit
     for kernel in gpu_ops.kernels.iter_mut().map(|kernel| &mut kernel.totals) {
@@ -189,10 +199,50 @@ fn the_summary_fits_a_terminal_with_large_numbers() {
     for copy in &mut gpu_ops.copies {
         (copy.copies, copy.bytes, copy.sizes) = (999_999_999, 999 << 40, [999_999; 32]);
     }
-    let text =
-        summary(&SummaryReport { gpu_ops, advice: advice(), ..SummaryReport::default() }, Fit::Terminal);
-    let long: Vec<_> = text.lines().filter(|line| line.chars().count() > 100).collect();
-    assert!(long.is_empty(), "{long:#?}");
+    for width in [80, 100, 200] {
+        let text =
+            summary(&report(&gpu_ops), &SummaryOptions { width, rows: 0, ..SummaryOptions::default() });
+        let long: Vec<_> = text.lines().filter(|line| line.chars().count() > width).collect();
+        assert!(long.is_empty(), "{long:#?}");
+    }
+}
+
+#[test]
+fn internal_calls_of_old_traces_are_one_line_unless_there_are_no_others() {
+    let mut collected = Summary::default();
+    let internal = |event: &Event| match event {
+        Event::Call(call) => {
+            let mut call = call.clone();
+            (call.name, call.class) = ("__cudaRegisterFunction".into(), Class::Register);
+            (call.status, call.error) = (Some(0), None);
+            Event::Call(call)
+        }
+        other => other.clone(),
+    };
+    events().iter().for_each(|event| collected.feed(&internal(event)));
+    let options = SummaryOptions { hides_internal: true, ..nested() };
+    assert!(summary(&collected.report(), &options).contains("\n__cudaRegisterFunction "));
+    events().iter().for_each(|event| collected.feed(event));
+    let text = summary(&collected.report(), &options);
+    assert!(!text.contains("\n__cudaRegisterFunction ") && text.contains("cudaMalloc"), "{text}");
+    assert!(text.contains("internal calls not shown (-e '__cuda*' shows them)\n"), "{text}");
+    assert!(summary(&collected.report(), &nested()).contains("\n__cudaRegisterFunction "));
+}
+
+#[test]
+fn errors_at_teardown_are_not_failures() {
+    let mut collected = Summary::default();
+    for event in events() {
+        let Event::Call(mut call) = event else { continue };
+        if call.error.is_some() {
+            call.error = Some("CUDA_ERROR_DEINITIALIZED".into());
+        }
+        collected.feed(&Event::Call(call));
+    }
+    let text = summary(&collected.report(), &SummaryOptions::default());
+    assert!(text.contains(", 0 errors and 1 at teardown, "), "{text}");
+    assert!(text.contains("\nat exit, after CUDA had shut down (no failures): 1 cuda"), "{text}");
+    assert!(!text.contains("\nerrors"), "{text}");
 }
 
 #[test]

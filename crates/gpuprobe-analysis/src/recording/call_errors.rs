@@ -18,6 +18,14 @@ pub struct ErrorCount {
     pub outermost: u64,
 }
 
+impl ErrorCount {
+    /// Whether CUDA refused the calls because its driver or runtime had already shut down, as at the end of many
+    /// programs. That is not a failure of the program.
+    pub fn is_teardown(&self) -> bool {
+        matches!(self.error.as_ref(), "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading")
+    }
+}
+
 /// Pairs of function and error with a row of their own. A recorded trace has fewer; the bound is for forged files.
 const MOST: usize = 1 << 13;
 /// The name of the row for all other pairs.

@@ -1,5 +1,6 @@
 //! Calls by function: counts, errors, times, and bytes moved.
 
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
 use gpuprobe_event::event::Name;
@@ -44,6 +45,78 @@ impl FunctionSummary {
     pub fn mean_ns(&self) -> Option<u64> {
         self.total_ns.checked_div(self.calls - self.unobserved)
     }
+
+    /// By total time, longest first.
+    pub(super) fn in_order(&self, other: &Self) -> Ordering {
+        let key = |f: &Self| (Reverse(f.total_ns), Reverse(f.calls), f.api);
+        key(self).cmp(&key(other)).then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+/// What a row counts of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Observed {
+    is_unfinished: bool,
+    duration_ns: Option<u64>,
+    failed: bool,
+    bytes: u64,
+}
+
+impl Observed {
+    pub(super) fn of(call: &Call) -> Self {
+        Self {
+            is_unfinished: call.outcome == Outcome::Unfinished,
+            duration_ns: call.duration_ns(),
+            failed: call.failed(),
+            bytes: call.moved_bytes(),
+        }
+    }
+}
+
+/// A row while calls are counted.
+#[derive(Clone, Debug)]
+pub(super) struct FunctionRow {
+    row: FunctionSummary,
+    latency: Distribution,
+}
+
+impl FunctionRow {
+    pub(super) fn new(api: Api, name: Name, class: Class) -> Self {
+        Self { row: empty_row(api, name, class), latency: Distribution::default() }
+    }
+
+    pub(super) fn add(&mut self, call: &Observed) {
+        let row = &mut self.row;
+        if call.is_unfinished {
+            row.unfinished += 1;
+            return;
+        }
+        match call.duration_ns {
+            Some(ns) => {
+                let first = row.calls == row.unobserved;
+                row.min_ns = if first { ns } else { row.min_ns.min(ns) };
+                row.max_ns = row.max_ns.max(ns);
+                row.total_ns = row.total_ns.saturating_add(ns);
+                self.latency.add(ns);
+            }
+            None => row.unobserved += 1,
+        }
+        row.calls += 1;
+        row.errors += u64::from(call.failed);
+        // sizes are arguments of the process, so their sum may overflow
+        row.bytes = row.bytes.saturating_add(call.bytes);
+    }
+
+    pub(super) fn report(&self) -> FunctionSummary {
+        let Self { row, latency } = self;
+        FunctionSummary {
+            // the shortest and the longest time are exact, buckets are not
+            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            latency: latency.buckets().collect(),
+            ..row.clone()
+        }
+    }
 }
 
 /// Functions with a row of their own. All libraries together have fewer; the bound is for forged files.
@@ -54,7 +127,7 @@ const OTHERS: Name = Name::Borrowed("(others)");
 /// Calls by function.
 #[derive(Debug, Default)]
 pub(crate) struct Functions {
-    by_name: HashMap<(Api, Name), (FunctionSummary, Distribution)>,
+    by_name: HashMap<(Api, Name), FunctionRow>,
 }
 
 impl Functions {
@@ -63,54 +136,26 @@ impl Functions {
         if self.by_name.len() >= MOST && !self.by_name.contains_key(&key) {
             key.1 = OTHERS;
         }
-        let (row, latency) = self
+        let row = self
             .by_name
             .entry(key)
-            .or_insert_with_key(|(_, name)| (empty_row(call, name.clone()), Distribution::default()));
-        if call.outcome == Outcome::Unfinished {
-            row.unfinished += 1;
-            return;
-        }
-        match call.duration_ns() {
-            Some(ns) => {
-                let first = row.calls == row.unobserved;
-                row.min_ns = if first { ns } else { row.min_ns.min(ns) };
-                row.max_ns = row.max_ns.max(ns);
-                row.total_ns = row.total_ns.saturating_add(ns);
-                latency.add(ns);
-            }
-            None => row.unobserved += 1,
-        }
-        row.calls += 1;
-        row.errors += u64::from(call.failed());
-        // sizes are arguments of the process, so their sum may overflow
-        row.bytes = row.bytes.saturating_add(call.moved_bytes());
+            .or_insert_with_key(|(api, name)| FunctionRow::new(*api, name.clone(), call.class));
+        row.add(&Observed::of(call));
     }
 
     /// The rows, sorted by total time, longest first.
     pub(crate) fn report(&self) -> Vec<FunctionSummary> {
-        let row = |(row, latency): &(FunctionSummary, Distribution)| FunctionSummary {
-            // the shortest and the longest time are exact, buckets are not
-            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
-            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
-            latency: latency.buckets().collect(),
-            ..row.clone()
-        };
-        let mut rows: Vec<_> = self.by_name.values().map(row).collect();
-        rows.sort_unstable_by(|a, b| {
-            let key =
-                |f: &FunctionSummary| (std::cmp::Reverse(f.total_ns), std::cmp::Reverse(f.calls), f.api);
-            key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
-        });
+        let mut rows: Vec<_> = self.by_name.values().map(FunctionRow::report).collect();
+        rows.sort_unstable_by(FunctionSummary::in_order);
         rows
     }
 }
 
-fn empty_row(call: &Call, name: Name) -> FunctionSummary {
+fn empty_row(api: Api, name: Name, class: Class) -> FunctionSummary {
     FunctionSummary {
-        api: call.api,
+        api,
         name,
-        class: call.class,
+        class,
         calls: 0,
         errors: 0,
         unfinished: 0,

@@ -1,6 +1,7 @@
 //! A recorded trace replayed into its summary and into the data that a report draws.
 
 pub mod call_errors;
+mod call_tree;
 pub mod diff;
 pub mod event_filter;
 pub mod functions;
@@ -14,4 +15,6 @@ pub mod site_memory;
 pub mod slowest;
 pub mod summary;
 
+pub use self::call_tree::TreeRow;
 pub use self::gpu_errors::{FailedCall, GpuError};
+pub use self::gpu_op_replay::{GapGroup, IdleSummary, StreamIdle};

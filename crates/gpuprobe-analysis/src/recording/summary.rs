@@ -8,9 +8,10 @@ use crate::gpu_ops::advice::{Advice, advice};
 use crate::gpu_ops::gaps::Gaps;
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::recording::call_errors::{ErrorCount, Errors};
+use crate::recording::call_tree::{CallTree, TreeRow};
 use crate::recording::functions::{FunctionSummary, Functions};
 use crate::recording::gpu_errors::{GpuError, GpuErrorLog};
-use crate::recording::gpu_op_replay::GpuOpReplay;
+use crate::recording::gpu_op_replay::{GpuOpReplay, IdleSummary};
 use crate::recording::kernel_module::{KernelModuleCalls, KernelModuleSummary};
 use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
@@ -36,6 +37,8 @@ pub struct SummaryReport {
     pub outermost_ns: u64,
     /// By function, sorted by time, longest first.
     pub functions: Vec<FunctionSummary>,
+    /// Outermost calls by function, each with the calls made inside it.
+    pub call_tree: Vec<TreeRow>,
     pub memory: MemorySummary,
     /// `memory` comes from the tables of the BPF side, which are complete even if records were lost.
     #[serde(skip)]
@@ -44,6 +47,8 @@ pub struct SummaryReport {
     pub memory_by_site: MemoryBySite,
     /// GPU operations of all processes.
     pub gpu_ops: GpuOps,
+    /// The idle time of streams.
+    pub idle: IdleSummary,
     pub advice: Vec<Advice>,
     /// Calls into the NVIDIA kernel module, if they were recorded.
     pub driver: KernelModuleSummary,
@@ -80,6 +85,7 @@ pub struct Summary {
     outermost_errors: u64,
     outermost_ns: u64,
     functions: Functions,
+    call_tree: CallTree,
     memory: Ledger,
     gpu_ops: GpuOpReplay,
     driver: KernelModuleCalls,
@@ -187,12 +193,14 @@ impl Summary {
             outermost_ns: self.outermost_ns,
             driver: self.driver.report(&functions),
             functions,
+            call_tree: self.call_tree.report(),
             memory_from_tables: self.counted_memory.is_some(),
             memory: self.counted_memory.as_deref().cloned().unwrap_or_else(|| self.memory.report()),
             memory_by_site: self.memory_by_site.clone(),
             skipped: self.skipped.clone(),
             advice: advice(&gpu_ops, self.observed_ns(&processes)),
             gpu_ops,
+            idle: self.gpu_ops.idle(),
             slowest: self.slowest.report(),
             errors: self.errors.report(),
             processes,
@@ -235,6 +243,7 @@ impl Summary {
             self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
         }
         self.functions.feed(call);
+        self.call_tree.feed(call);
         self.memory.feed(call, has_exited);
         self.gpu_ops.feed(call);
         self.slowest.feed(call);

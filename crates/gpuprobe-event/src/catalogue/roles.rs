@@ -43,6 +43,14 @@ classes! {
     VmmMulticast = "vmm_multicast", Driver = "driver", Scheduler = "scheduler", Other = "other",
 }
 
+impl Class {
+    /// Calls that compilers insert (`__cudaRegisterFunction`, `__cudaPushCallConfiguration`): a program does not make
+    /// them itself, and they are shown only on request.
+    pub fn is_internal(self) -> bool {
+        matches!(self, Self::Register | Self::LaunchConfig)
+    }
+}
+
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())

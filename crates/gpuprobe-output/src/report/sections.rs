@@ -11,6 +11,7 @@ use super::brief::brief;
 use super::lanes::Drawn;
 use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
+use crate::kernel_name::short_names;
 use crate::summary::op_totals;
 use crate::units::{bytes, count, duration};
 
@@ -133,12 +134,13 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
     }
     table(out, "kernels", &["kernel", "launches", "", "threads per launch", "streams", "mean launch call"]);
     let most = ops.kernels.first().map_or(0, |kernel| kernel.totals.launches);
-    for kernel in ops.kernels.iter().take(MOST_ROWS) {
-        let name = escape(&kernel.kernel);
+    let names: Vec<_> = ops.kernels.iter().map(|kernel| kernel.kernel.as_str()).collect();
+    for (kernel, short) in ops.kernels.iter().zip(short_names(&names)).take(MOST_ROWS) {
+        let (name, short) = (escape(&kernel.kernel), escape(&short));
         let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{name}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             kernel.totals.launches,
             bar(kernel.totals.launches, most, "launch"),
             of_each(kernel.totals.threads),

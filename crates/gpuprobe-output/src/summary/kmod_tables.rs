@@ -3,17 +3,10 @@
 use gpuprobe_analysis::distribution::Bucket;
 use gpuprobe_analysis::{CommandSummary, KernelModuleSummary, Layer, SummaryReport};
 
-use super::gpu_op_tables::{LEAST_NAME, LONGEST_IN_FILE, WIDTH};
-use super::layout::{Fit, heading, line, name};
+use super::layout::{NameTable, SummaryOptions, heading, line, name};
 use crate::curve::{self, Strokes};
 use crate::kmod_text::{UNIFIED, outside, scheduler, share, time, top_command, unified};
-use crate::table::{Align, room, rows};
-use crate::units::{count, duration, fitted, printable};
-
-/// The most rows of a table.
-const MOST: usize = 25;
-/// The column with the medians in the table of commands.
-const P50: usize = 4;
+use crate::units::{count, duration};
 
 /// The second block of the classic runner, byte for byte. Empty if the NVIDIA kernel module was not watched.
 pub(super) fn classic(report: &SummaryReport) -> String {
@@ -37,49 +30,47 @@ pub(super) fn classic(report: &SummaryReport) -> String {
     out
 }
 
-pub(super) fn tables(out: &mut String, driver: &KernelModuleSummary, fit: Fit) {
-    if !driver.commands.is_empty() {
-        heading(out, "driver (NVIDIA kernel module), by command");
-        commands(out, &driver.commands, fit);
-    }
-    if !driver.layers.is_empty() {
-        heading(out, "time of calls, in user space and in the driver (NVIDIA kernel module)");
-        layers(out, &driver.layers, fit);
-    }
+pub(super) fn tables(out: &mut String, driver: &KernelModuleSummary, options: &SummaryOptions) {
+    commands(out, &driver.commands, options);
+    layers(out, &driver.layers, options);
     for text in outside(driver).chain(scheduler(driver)) {
         line(out, format_args!("{text}"));
     }
-    histograms(out, &driver.commands, fit);
+    histograms(out, &driver.commands, options);
     if !driver.unified.is_empty() {
+        // the bytes of a migration are in the column of its number
+        let titles: Vec<_> = UNIFIED.into_iter().filter(|title| *title != "bytes").collect();
+        let mut table = NameTable::new(&titles, &[], &[]);
+        for row in unified(driver) {
+            let (counts, moved) = row.split_at(3.min(row.len()));
+            let moved = moved.chunks(2).map(|pair| match pair.first().map(String::as_str) {
+                Some("0") => "-".to_owned(),
+                _ => pair.join(", "),
+            });
+            table.push(counts.iter().cloned().chain(moved).collect());
+        }
         heading(out, "unified memory, faults and migrations");
-        let table: Vec<_> =
-            [UNIFIED.map(str::to_owned).to_vec()].into_iter().chain(unified(driver)).collect();
-        rows(out, "  ", &[Align::Right; UNIFIED.len()], &table);
+        table.write(out, options);
     }
 }
 
 /// The distribution of the time of each probed Linux kernel function.
-fn histograms(out: &mut String, commands: &[CommandSummary], fit: Fit) {
-    use Align::{Left, Right};
+fn histograms(out: &mut String, commands: &[CommandSummary], options: &SummaryOptions) {
     let functions = || commands.iter().filter(|command| command.is_function() && !command.latency.is_empty());
     if functions().next().is_none() {
         return;
     }
-    heading(out, "time of Linux kernel functions, by powers of two");
-    let mut table = vec![["calls", "from", "", "to"].map(str::to_owned).to_vec()];
-    for command in functions().take(MOST) {
+    let titles = ["time of Linux kernel function", "calls", "from", "by powers of two", "to"];
+    let mut table = NameTable::new(&titles, &["by powers of two"], &[]);
+    for command in functions().take(options.most()) {
         let (from_ns, counts, to_ns) = powers(&command.latency);
         let shown = curve::line(&counts, counts.len(), Strokes::Ascii);
-        table.push(vec![command.calls.to_string(), duration(from_ns), shown, duration(to_ns)]);
+        let (function, calls) = (name(&command.command), command.calls.to_string());
+        table.push(vec![function, calls, duration(from_ns), shown, duration(to_ns)]);
     }
-    push_names(
-        &mut table,
-        "function",
-        functions().take(MOST).map(|command| command.command.to_string()),
-        fit,
-    );
-    rows(out, "  ", &[Right, Right, Left, Right, Left], &table);
-    let more = functions().skip(MOST).count();
+    out.push('\n');
+    table.write(out, options);
+    let more = functions().skip(options.most()).count();
     if more > 0 {
         line(out, format_args!("and {} with less time", count(more as u64, "function", "functions")));
     }
@@ -99,20 +90,32 @@ fn powers(buckets: &[Bucket]) -> (u64, Vec<u64>, u64) {
     (1 << least, counts, 1_u64.checked_shl(greatest + 1).unwrap_or(u64::MAX))
 }
 
-fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
-    use Align::{Left, Right};
+fn commands(out: &mut String, commands: &[CommandSummary], options: &SummaryOptions) {
+    if commands.is_empty() {
+        return;
+    }
     // commands that only wait are sorted to the end
     let working = commands.partition_point(|command| !command.waits());
     let (working, waiting) = commands.split_at(working);
-    let (top, more) = working.split_at(working.len().min(MOST));
-    let shown: Vec<_> = top.iter().chain(waiting.iter().take(MOST)).collect();
-    let titles = ["calls", "failed", "total", "mean", "p50", "p99", "max", "device"];
-    let mut table = vec![titles.map(str::to_owned).to_vec()];
-    for command in &shown {
+    let (top, more) = working.split_at(working.len().min(options.most()));
+    let titles = [
+        "command of the driver (NVIDIA kernel module)",
+        "calls",
+        "failed",
+        "total",
+        "mean",
+        "p50",
+        "p99",
+        "max",
+        "device",
+    ];
+    let mut table = NameTable::new(&titles, &["device"], &["p50", "device", "mean", "p99"]);
+    for command in top.iter().chain(waiting.iter().take(options.few())) {
         let returned = command.calls > command.unfinished;
         table.push(vec![
+            in_short(&command.command, options),
             command.calls.to_string(),
-            command.failures.to_string(),
+            if command.failures > 0 { command.failures.to_string() } else { "-".to_owned() },
             time(returned.then_some(command.total_ns)),
             time(command.mean_ns()),
             time(command.p50_ns),
@@ -121,14 +124,8 @@ fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
             command.device.as_deref().map_or_else(|| "-".to_owned(), name),
         ]);
     }
-    let mut align = vec![Right, Right, Right, Right, Right, Right, Right, Left, Left];
-    if fit == Fit::Terminal {
-        // leaves more room for names
-        align.remove(P50);
-        table.iter_mut().for_each(|row| drop(row.remove(P50)));
-    }
-    push_names(&mut table, "command", shown.iter().map(|command| in_short(&command.command, fit)), fit);
-    rows(out, "  ", &align, &table);
+    out.push('\n');
+    table.write(out, options);
     if !more.is_empty() {
         let calls = more.iter().fold(0, |sum: u64, command| sum.saturating_add(command.calls));
         let ns = more.iter().fold(0, |sum: u64, command| sum.saturating_add(command.total_ns));
@@ -138,11 +135,22 @@ fn commands(out: &mut String, commands: &[CommandSummary], fit: Fit) {
     }
 }
 
-fn layers(out: &mut String, layers: &[Layer], fit: Fit) {
-    use Align::{Left, Right};
-    let (shown, more) = layers.split_at(layers.len().min(MOST));
-    let titles = ["function", "calls", "in driver", "time", "user space", "driver", "share"];
-    let mut table = vec![titles.map(str::to_owned).to_vec()];
+fn layers(out: &mut String, layers: &[Layer], options: &SummaryOptions) {
+    if layers.is_empty() {
+        return;
+    }
+    let (shown, more) = layers.split_at(layers.len().min(options.most()));
+    let titles = [
+        "time in user space and in the driver",
+        "calls",
+        "in driver",
+        "time",
+        "user space",
+        "driver",
+        "share",
+        "top command",
+    ];
+    let mut table = NameTable::new(&titles, &["top command"], &["top command", "in driver", "user space"]);
     for layer in shown {
         table.push(vec![
             name(&layer.name),
@@ -152,36 +160,21 @@ fn layers(out: &mut String, layers: &[Layer], fit: Fit) {
             duration(layer.user_ns()),
             duration(layer.driver.ns),
             share(layer),
+            top_command(layer, |command| in_short(command, options)),
         ]);
     }
-    push_names(
-        &mut table,
-        "top command",
-        shown.iter().map(|layer| top_command(layer, |command| in_short(command, fit))),
-        fit,
-    );
-    rows(out, "  ", &[Left, Right, Right, Right, Right, Right, Right, Left], &table);
+    out.push('\n');
+    table.write(out, options);
     if !more.is_empty() {
         let functions = count(more.len() as u64, "function", "functions");
         line(out, format_args!("and {functions} with less time in the driver"));
     }
 }
 
-/// On a terminal only the part in parentheses of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`: it is unique
-/// among commands.
-fn in_short(command: &str, fit: Fit) -> String {
+/// Only the part in parentheses of `NV_ESC_RM_CONTROL(NV2080_CTRL_CMD_GPU_GET_INFO_V2)`: it is unique among commands.
+fn in_short(command: &str, options: &SummaryOptions) -> String {
     let inner = command.strip_suffix(')').and_then(|rest| rest.split_once('(')).map(|(_, inner)| inner);
-    inner.filter(|inner| fit == Fit::Terminal && !inner.starts_with("0x")).unwrap_or(command).to_owned()
-}
-
-/// Adds a last column with names, shortened to the width of a terminal.
-fn push_names(table: &mut [Vec<String>], title: &str, names: impl Iterator<Item = String>, fit: Fit) {
-    let room = if fit == Fit::Terminal { room(table, WIDTH).max(LEAST_NAME) } else { LONGEST_IN_FILE };
-    let names = names.map(|name| fitted(&printable(&name), room).into_owned());
-    table
-        .iter_mut()
-        .zip(std::iter::once(title.to_owned()).chain(names))
-        .for_each(|(row, name)| row.push(name));
+    name(inner.filter(|inner| !options.full_names && !inner.starts_with("0x")).unwrap_or(command))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use gpuprobe_analysis::{Replay, ReplayReport, TimelineBuilder};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
 use gpuprobe_output::report::{Source, html};
-use gpuprobe_output::{Conversion, Fit, Target, summary, timeline};
+use gpuprobe_output::{Conversion, SummaryOptions, Target, summary, timeline};
 
 const WIDTH: usize = 100;
 const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -54,7 +54,7 @@ pub(crate) fn shown(bytes: &[u8]) -> Option<Shown> {
         assert_format(target, out);
     }
     let report = replay.finish(None);
-    assert_text("summary", &summary(&report.summary, Fit::File), bytes);
+    assert_text("summary", &summary(&report.summary, &SummaryOptions::default()), bytes);
     assert_text("timeline", &timeline(&report.timeline, WIDTH), bytes);
     assert_text("part of the timeline", &timeline(&part.finish().0, WIDTH), bytes);
     assert_page(&report, &meta, end.as_ref(), bytes);

@@ -15,6 +15,7 @@ mod helper_args;
 mod memory_args;
 mod record_args;
 mod replay_args;
+mod summary_args;
 mod trace_args;
 mod user_args;
 mod value_parsers;

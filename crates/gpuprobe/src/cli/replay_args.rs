@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::filter_args::FilterArgs;
+use super::summary_args::SummaryArgs;
 use super::value_parsers::moment;
 
 #[derive(Debug, Args)]
@@ -24,6 +25,8 @@ pub(crate) struct ReportArgs {
     /// Only what began before this time of the recording
     #[arg(long, value_name = "TIME", value_parser = moment, help_heading = "Filters")]
     pub(crate) to: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) summary: SummaryArgs,
 }
 
 #[derive(Debug, Args)]

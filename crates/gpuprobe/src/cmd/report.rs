@@ -1,6 +1,5 @@
 //! `gpuprobe report`: prints the summary of a recorded trace, or writes it as JSON or as an HTML page.
 
-use std::io::IsTerminal;
 use std::io::Write;
 use std::path::Path;
 
@@ -8,12 +7,15 @@ use anyhow::{Context, Result};
 use gpuprobe_analysis::{Replay, ReplayReport};
 use gpuprobe_output::report::{Source, html};
 use gpuprobe_output::units::count;
-use gpuprobe_output::{Fit, filter_line, report_json, summary};
+use gpuprobe_output::{SummaryOptions, filter_line, report_json, summary};
 
 use crate::cli::ReportArgs;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 use crate::trace_file::input::{TraceInput, create};
+
+/// Traces of this format and later ones have internal calls only if the user selected them.
+const INTERNAL_ON_REQUEST: u32 = 3;
 
 pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     let mut input = TraceInput::open_filtered(&args.trace, args.filter.filter(args.to)?)?;
@@ -30,9 +32,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<u8> {
     }
     let filter = ending.filtered.as_ref().map(filter_line);
     if args.html.is_none() && !args.json {
-        let fit = if std::io::stdout().is_terminal() { Fit::Terminal } else { Fit::File };
+        let hides_internal = meta.format < INTERNAL_ON_REQUEST;
+        let options = SummaryOptions { hides_internal, ..args.summary.options(std::io::stdout()) };
         let filter = filter.map(|line| format!("{line}\n\n")).unwrap_or_default();
-        print(&format!("{filter}{}", summary(&report.summary, fit)))?;
+        print(&format!("{filter}{}", summary(&report.summary, &options)))?;
     } else {
         let name = args.trace.to_string_lossy();
         let mut missing = ending.missing(input.damaged());

@@ -6,6 +6,7 @@ mod busiest;
 mod op;
 mod pending;
 mod stream_gaps;
+mod stream_idle;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use self::busiest::BusiestThreads;
 use self::op::{GpuOp, OpKind};
 use self::pending::PendingOps;
 use self::stream_gaps::StreamGapTracker;
+pub use self::stream_idle::{GapGroup, IdleSummary, StreamIdle};
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
 use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
@@ -99,6 +101,16 @@ impl GpuOpReplay {
             busiest: self.busiest.busiest(),
             batched: self.batched,
         }
+    }
+
+    /// The idle time of streams.
+    pub(crate) fn idle(&self) -> IdleSummary {
+        if self.pending.is_empty() {
+            return self.gap_tracker.idle();
+        }
+        let mut all = self.clone();
+        all.pending.take_all().into_iter().for_each(|op| all.count(op));
+        all.gap_tracker.idle()
     }
 
     fn count(&mut self, op: GpuOp) {

@@ -7,6 +7,7 @@ use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Class, Tgid, Tid, catalogue};
 
 use super::op::GpuOp;
+use super::stream_idle::{IdleSummary, IdleTimes};
 use crate::gpu_ops::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
 use crate::gpu_ops::streams::stream_of;
 use crate::stats::buckets::bucket;
@@ -31,6 +32,8 @@ pub(super) struct StreamGapTracker {
     /// The sum of the same over exited processes.
     idlest_exited_ns: u64,
     idle: StreamIdle,
+    /// Of all streams, also those of exited processes.
+    idle_times: IdleTimes,
 }
 
 /// When the last launch on a stream returned, and the last wait for the stream.
@@ -56,8 +59,12 @@ impl StreamGapTracker {
         Gaps { idle_ns, ..self.gaps.clone() }
     }
 
-    pub(super) fn idle(&self) -> Vec<IdleRow> {
+    pub(super) fn idle_rows(&self) -> Vec<IdleRow> {
         self.idle.report()
+    }
+
+    pub(super) fn idle(&self) -> IdleSummary {
+        self.idle_times.report()
     }
 
     /// Settles a process that exited or runs another program.
@@ -125,6 +132,7 @@ impl StreamGapTracker {
     pub(super) fn launch(&mut self, op: &GpuOp) {
         let meanwhile = self.longest_calls.remove(&(op.tgid, op.tid));
         let key = (op.tgid, op.stream);
+        self.idle_times.launch(key, (op.start_ns, end_of(op.start_ns, op.duration_ns)));
         if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&key) {
             return;
         }
@@ -154,6 +162,7 @@ impl StreamGapTracker {
                 *idlest_ns = stream.idle_ns.max(*idlest_ns);
             }
         }
+        self.idle_times.gap(key, ns, meanwhile.and_then(|longest| Some((longest.name?, longest.ns))));
         self.gaps.add_gap(Gap {
             ns,
             since_ns,

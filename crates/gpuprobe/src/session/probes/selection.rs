@@ -366,9 +366,9 @@ const ESSENTIAL: [&str; 22] = [
     "cuEventSynchronize",
 ];
 
-/// Everything except hot functions and NVML.
+/// Everything except hot functions, calls that compilers insert, and NVML.
 fn informative(f: &Function) -> bool {
-    !f.hot && f.api != Api::Nvml
+    !f.hot && !f.class.is_internal() && f.api != Api::Nvml
 }
 
 #[cfg(test)]
@@ -388,6 +388,26 @@ mod tests {
         assert!(!taken(&[], "nvmlInit_v2"));
         assert!(taken(&["*"], "cudaGetDevice"));
         assert!(taken(&["nvml*"], "nvmlInit_v2"));
+    }
+
+    #[test]
+    fn internal_functions_are_selected_by_name_and_otherwise_probed_only_for_kernel_names() {
+        let collected = |globs: &[&str], name: &str| {
+            let globs: Vec<String> = globs.iter().map(|g| (*g).to_owned()).collect();
+            let selection = Selection::from_globs(&globs, &Hooks::default()).unwrap();
+            let f = catalogue().functions().iter().find(|f| f.name == name).unwrap();
+            let is_probed = selection.selects(f) || selection.is_state_only(f);
+            is_probed.then(|| selection.collect(f.id, Collect::Stream))
+        };
+        assert_eq!(collected(&[], "__cudaRegisterFunction"), Some(Collect::StateOnly));
+        assert_eq!(collected(&[], "__cudaGetKernel"), Some(Collect::StateOnly));
+        for name in ["__cudaRegisterFatBinary", "__cudaRegisterVar", "__cudaPushCallConfiguration"] {
+            assert_eq!(collected(&[], name), None, "{name}");
+            assert_eq!(collected(&["__cuda*"], name), Some(Collect::Stream), "{name}");
+            assert_eq!(collected(&["*"], name), Some(Collect::Stream), "{name}");
+        }
+        assert_eq!(collected(&["!cudaFree"], "__cudaRegisterFunction"), Some(Collect::StateOnly));
+        assert_eq!(collected(&["cudaMalloc"], "__cudaRegisterFunction"), None, "no launches, no names");
     }
 
     #[test]

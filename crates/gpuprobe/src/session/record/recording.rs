@@ -1,7 +1,6 @@
 //! A recording: writes events to a trace file and feeds the summary that is printed at the end.
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 
 use anyhow::Result;
 use gpuprobe_analysis::{LiveMemory, Rules, Summary};
@@ -9,7 +8,7 @@ use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
 use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
 use gpuprobe_output::units::bytes;
-use gpuprobe_output::{Fit, summary};
+use gpuprobe_output::{SummaryOptions, summary};
 
 use super::verification::Verification;
 use crate::cli::{MaxSize, RecordingArgs};
@@ -60,6 +59,7 @@ fn limits(args: &RecordingArgs) -> Limits {
 pub(crate) struct Recording {
     trace: TraceFile,
     summary: Summary,
+    options: SummaryOptions,
     verification: Option<Verification>,
     processes: Processes,
     progress: Progress,
@@ -81,6 +81,7 @@ impl Recording {
         Ok(Self {
             trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
             summary: Summary::default(),
+            options: args.summary.options(std::io::stderr()),
             verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
             progress: Progress::new(args.quiet),
@@ -188,7 +189,13 @@ impl Recording {
             self.summary.feed(&event);
         }
         self.summary.end(&end);
-        Ok(Recorded { summary: self.summary, verification: self.verification, trace: self.trace, end })
+        Ok(Recorded {
+            summary: self.summary,
+            options: self.options,
+            verification: self.verification,
+            trace: self.trace,
+            end,
+        })
     }
 }
 
@@ -243,6 +250,7 @@ pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
 #[derive(Debug)]
 pub(crate) struct Recorded {
     summary: Summary,
+    options: SummaryOptions,
     verification: Option<Verification>,
     trace: TraceFile,
     pub(crate) end: End,
@@ -251,9 +259,8 @@ pub(crate) struct Recorded {
 impl Recorded {
     /// Prints the summary, and ends the trace.
     pub(crate) fn print(self) -> Result<Finished> {
-        let fit = if std::io::stderr().is_terminal() { Fit::Terminal } else { Fit::File };
         let report = self.summary.report();
-        print_stderr(format_args!("{}", summary(&report, fit)));
+        print_stderr(format_args!("{}", summary(&report, &self.options)));
         let finished = self.trace.finish(&self.end)?;
         if let Some(verification) = self.verification {
             verification.print()?;

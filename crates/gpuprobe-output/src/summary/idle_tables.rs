@@ -1,0 +1,65 @@
+//! The idle time of streams, and what the host did meanwhile.
+
+use gpuprobe_analysis::SummaryReport;
+
+use super::incomplete::marked;
+use super::layout::{NameTable, SummaryOptions, line};
+use crate::gpu_op_text::stream;
+use crate::kmod_text::per_cent;
+use crate::units::{count, duration};
+
+pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOptions, is_incomplete: bool) {
+    if report.idle.streams.is_empty() {
+        return;
+    }
+    let recording_ns = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
+    let streams = &report.idle.streams;
+    let (shown, more) = streams.split_at(streams.len().min(options.few()));
+    let titles = [
+        &marked("idle streams (nothing submitted)", is_incomplete),
+        "gaps",
+        "idle",
+        "of recording",
+        "of its use",
+    ];
+    let mut table = NameTable::new(&titles, &[], &["of its use"]);
+    let has_several = streams.iter().any(|row| row.tgid != streams[0].tgid);
+    for row in shown {
+        let process = if has_several { format!("{}: ", row.tgid) } else { String::new() };
+        table.push(vec![
+            format!("{process}{}", stream(row.stream)),
+            row.gaps.to_string(),
+            duration(row.idle_ns),
+            per_cent(row.idle_ns, recording_ns),
+            per_cent(row.idle_ns, row.last_ns.saturating_sub(row.first_ns)),
+        ]);
+    }
+    out.push('\n');
+    table.write(out, options);
+    if !more.is_empty() {
+        line(out, format_args!("and {}", count(more.len() as u64, "more stream", "more streams")));
+    }
+    by_host(out, report, options);
+}
+
+/// Groups of gaps.
+fn by_host(out: &mut String, report: &SummaryReport, options: &SummaryOptions) {
+    let groups = &report.idle.by_host;
+    let (shown, more) = groups.split_at(groups.len().min(options.few()));
+    let mut table = NameTable::new(&["  meanwhile the host was", "gaps", "idle", "longest"], &[], &[]);
+    for row in shown {
+        let host = row.host.map_or_else(|| "outside CUDA".to_owned(), |name| format!("in {name}"));
+        table.push(vec![
+            format!("  {host}"),
+            row.gaps.to_string(),
+            duration(row.idle_ns),
+            duration(row.longest_ns),
+        ]);
+    }
+    table.write(out, options);
+    if !more.is_empty() {
+        let ns = more.iter().fold(0, |sum: u64, row| sum.saturating_add(row.idle_ns));
+        let functions = count(more.len() as u64, "other function", "other functions");
+        line(out, format_args!("and in {functions}: {}", duration(ns)));
+    }
+}
