@@ -164,7 +164,7 @@ impl Summary {
 
     /// When streams were idle.
     pub(crate) fn idle(&self) -> Vec<IdleRow> {
-        self.gpu_ops.idle()
+        self.gpu_ops.idle_rows()
     }
 
     /// The summary of the events up to now.

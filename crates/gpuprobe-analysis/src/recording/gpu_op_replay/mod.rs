@@ -72,8 +72,8 @@ impl GpuOpReplay {
     }
 
     /// When streams were idle.
-    pub(crate) fn idle(&self) -> Vec<IdleRow> {
-        self.gap_tracker.idle()
+    pub(crate) fn idle_rows(&self) -> Vec<IdleRow> {
+        self.gap_tracker.idle_rows()
     }
 
     pub(crate) fn report(&self) -> GpuOps {
