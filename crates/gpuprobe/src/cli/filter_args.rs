@@ -121,7 +121,7 @@ mod tests {
             ["-e", "["],
             ["-e", "!"],
             ["--kernel-name", ""],
-            ["--from", "1h"],
+            ["--from", "1x"],
             ["--to", "x"],
             ["--min-duration", "0"],
             ["--to", "0"],

@@ -8,9 +8,9 @@ pub(crate) mod daemon_settings;
 mod diff_args;
 mod doctor_args;
 mod examples;
+mod filter_args;
 #[cfg(test)]
 mod generated_files;
-mod filter_args;
 mod helper_args;
 mod memory_args;
 mod record_args;

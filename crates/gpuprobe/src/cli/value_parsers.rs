@@ -166,14 +166,12 @@ pub(super) fn max_size(text: &str) -> Result<MaxSize, String> {
 mod tests {
     use super::*;
 
-    const TEN: Duration = Duration::from_secs(10);
-
     #[test]
     fn a_size_limit_can_be_lifted() {
         assert_eq!(max_size("none"), Ok(MaxSize(None)));
         assert_eq!(max_size("0"), Ok(MaxSize(None)));
         assert_eq!(max_size("2G"), Ok(MaxSize(Some(2 << 30))));
-        for wrong in ["", "None", "0G", "1", "-1"] {
+        for wrong in ["", "None", "0G", "1K", "-1"] {
             assert!(max_size(wrong).is_err(), "{wrong}");
         }
     }

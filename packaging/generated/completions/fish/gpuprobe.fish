@@ -32,6 +32,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "trace" -d 'Show C
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "convert" -d 'Convert a trace to a file for Perfetto, chrome://tracing, speedscope or a flame graph'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "report" -d 'Print the summary of a recorded trace again, or show it as a page'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "timeline" -d 'Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "diff" -d 'Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "memory" -d 'Show live GPU memory by process and source line, and what grows'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "daemon" -d 'Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "list" -d 'List the functions that can be traced, with their signatures; those found on this host are marked'
@@ -41,26 +42,34 @@ complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "bench" -d 'Measur
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -d 'Start a new segment when one reaches this size [default: with --max-size a quarter of it]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -d 'Start a new segment when one reaches this size [default: a quarter of --max-size]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l user -d 'Run the command as this user, a name or a number [default: with sudo the user who ran it, otherwise unchanged]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l phases -d 'The classic form: one line when a call starts and one when it returns'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s q -l quiet -d 'Print no progress line'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l nested -d 'In the summary: also the calls made inside other calls, indented below them'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l as-root -d 'Run the command as root even if gpuprobe was started with sudo'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s d -l pid -d 'Record this process (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l duration -d 'Stop after this long, such as 10s or 2m [default: at Ctrl-C, or when the processes have exited]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-size -d 'Start a new segment when one reaches this size [default: with --max-size a quarter of it]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-size -d 'Start a new segment when one reaches this size [default: a quarter of --max-size]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
@@ -70,6 +79,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l children -d
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l phases -d 'The classic form: one line when a call starts and one when it returns'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s q -l quiet -d 'Print no progress line'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l nested -d 'In the summary: also the calls made inside other calls, indented below them'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s v -l verbose -d 'Report what was found, attached and skipped'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s p -l path -d 'Only this library, or program with CUDA linked in (repeatable); by default all that processes use' -r -F
@@ -97,13 +108,48 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l to -d '`ch
 perfetto\t''
 folded\t''"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s o -l output -d 'Output file; `-` is stdout [default: stdout if it is not a terminal, otherwise a file next to the trace]' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s d -l pid -d 'Only this process (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l thread -d 'Only this thread, by its id (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s e -l event -d 'Only calls of these functions (repeatable; `!GLOB` excludes some). Bytes are part of the outermost call' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l kernel-name -d 'Only launches of CUDA kernels whose name contains this text or matches it as a glob (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l min-duration -d 'Only calls that took at least this long, such as 50us or 1ms, and those that did not return' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l from -d 'Only what happened from this time of the recording on, such as 10, 10s or 500ms' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l until -d 'Only what began before this time of the recording (`--to` of other commands)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l html -d 'Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s d -l pid -d 'Only this process (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l thread -d 'Only this thread, by its id (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s e -l event -d 'Only calls of these functions (repeatable; `!GLOB` excludes some). Bytes are part of the outermost call' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l kernel-name -d 'Only launches of CUDA kernels whose name contains this text or matches it as a glob (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l min-duration -d 'Only calls that took at least this long, such as 50us or 1ms, and those that did not return' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l from -d 'Only what happened from this time of the recording on, such as 10, 10s or 500ms' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l to -d 'Only what began before this time of the recording' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l json -d 'Print the summary as one JSON object on one line, with times in nanoseconds and complete names'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l nested -d 'In the summary: also the calls made inside other calls, indented below them'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s h -l help -d 'Print help'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l from -d 'Start of the shown range, such as 1.5s or 200ms after the recording began [default: the first event]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l to -d 'End of the shown range [default: the last event]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l width -d 'Width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -s d -l pid -d 'Only this process (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l thread -d 'Only this thread, by its id (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -s e -l event -d 'Only calls of these functions (repeatable; `!GLOB` excludes some). Bytes are part of the outermost call' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l kernel-name -d 'Only launches of CUDA kernels whose name contains this text or matches it as a glob (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l min-duration -d 'Only calls that took at least this long, such as 50us or 1ms, and those that did not return' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l from -d 'Only what happened from this time of the recording on, such as 10, 10s or 500ms' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -l to -d 'Only what began before this time of the recording' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand timeline" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l fail-above -d 'End with status 1 if any compared figure changed by more than this, such as 10%; what is new counts as more' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -s d -l pid -d 'Only this process (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l thread -d 'Only this thread, by its id (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -s e -l event -d 'Only calls of these functions (repeatable; `!GLOB` excludes some). Bytes are part of the outermost call' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l kernel-name -d 'Only launches of CUDA kernels whose name contains this text or matches it as a glob (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l min-duration -d 'Only calls that took at least this long, such as 50us or 1ms, and those that did not return' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l from -d 'Only what happened from this time of the recording on, such as 10, 10s or 500ms' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l to -d 'Only what began before this time of the recordings' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l times -d 'Also compare the time in calls by function; without this, counts and bytes only'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l json -d 'Print one JSON object on one line, with complete names and all differences'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s d -l pid -d 'Only this process and the processes it forks (repeatable); by default every process of the host' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l interval -d 'With --watch: time between two displays' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l duration -d 'Stop after this long [default: 10s; with --watch or a command, when these end]' -r
@@ -115,14 +161,16 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l attach -d '
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l user -d 'Run the command as this user, a name or a number [default: with sudo the user who ran it, otherwise unchanged]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l sites -d 'Also show the whole stack of each call site, from the function that allocated to the program\'s first function'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l watch -d 'Show it repeatedly, until Ctrl-C or the end of the command'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l json -d 'One line of JSON for each display'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s v -l verbose -d 'Report what was found, attached and skipped'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l as-root -d 'Run the command as root even if gpuprobe was started with sudo'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l config -d 'Settings file: any of these options by its long name, such as `display_interval = 0`; options on the command line take precedence. Read again at SIGHUP [default: /etc/gpuprobe/gpuprobe.toml, if it exists]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver -d 'Requests to the NVIDIA kernel module: ioctls on /dev/nvidia* by command, and each function\'s time in them. Costs every process of the host some 0.1 us per system call. With a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l metrics-addr -d 'Address for the metrics endpoint, as HOST:PORT' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l metrics-addr -d 'Address for the metrics endpoint, as HOST:PORT; only this host can reach the default, 0.0.0.0:9000 is for all' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l web-config -d 'TLS and passwords for the endpoint: a YAML file in the form that Prometheus exporters use, read again when it changes' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l display-interval -d 'Time between displays; 0 for none' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s d -l pid -d 'Only this process and the processes it forks (repeatable)' -r
@@ -143,7 +191,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver-fold
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l container-logs -d 'Folder in which the kubelet keeps links to the logs of containers: pod names are taken from them' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l warm-up -d 'Time in which a call site may grow before it is suspected of a leak; always at least a quarter of its age' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l memleak -d 'Memory: allocations, frees and live memory, by process'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l memleak -d 'Memory: allocations, frees, and live memory by process and call site with its growth'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l addresses -d 'Display each live address with its size instead of call sites: the classic form'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l cudatrace -d 'CUDA kernel launches'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l bandwidth-util -d 'Copies and their bandwidth'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s v -l verbose -d 'Report what was found, attached and skipped'
