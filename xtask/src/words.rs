@@ -17,6 +17,7 @@ const RETIRED: &[(&[&str], &str)] = &[
 /// Where a retired word is right: the file, the line's text, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     ("tests/e2e/tests/attach/paused.rs", "nobody", "the name of a user account"),
+    ("tests/e2e/tests/recording/command_user.rs", "nobody", "the name of a user account"),
     (
         "crates/gpuprobe-event/src/trace/read/effect_fields.rs",
         "EARLIER_FIELDS",

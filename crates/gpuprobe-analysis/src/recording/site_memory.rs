@@ -12,7 +12,7 @@ use crate::stats::trend::Span;
 
 /// Call sites with a curve of their own. Memory of further ones counts as of an unknown call site, one per process.
 const MOST_CURVES: usize = 1024;
-/// Site ids of the BPF side that are told apart.
+/// Site ids of the BPF side that are distinguished.
 const MOST_IDS: usize = 1 << 14;
 const MOST_BINS: usize = 256;
 /// Call sites that are reported for each process.

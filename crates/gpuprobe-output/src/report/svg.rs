@@ -97,6 +97,11 @@ pub(super) fn curve(out: &mut String, trend: &Trend, sites: &[&SiteCurve], (from
         );
     });
     put!(out, "</div></div><p>the peak is {}</p>", bytes(trend.peak));
+    site_legend(out, sites);
+}
+
+/// The colours of the call sites in a chart.
+fn site_legend(out: &mut String, sites: &[&SiteCurve]) {
     if sites.is_empty() {
         return;
     }

@@ -10,7 +10,7 @@ use gpuprobe_e2e::{Recording, Run, bpf_test, fixtures};
 use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
 
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 const SUDO: [(&str, &str); 3] = [("SUDO_UID", "65534"), ("SUDO_GID", "65534"), ("SUDO_USER", "nobody")];
 const WHO: &str = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; grep CapEff /proc/self/status; exit 7";
 
@@ -33,14 +33,14 @@ fn who(command: &str, options: &[&str], environment: &[(&str, &str)]) -> Vec<Str
     let finished = finish(command.env("HOME", "/root").envs(environment.iter().copied()));
     assert_eq!(finished.status, 7, "{}", finished.stderr);
     let owner = fs::metadata(&output).unwrap().uid();
-    assert_eq!(owner, if environment.is_empty() { 0 } else { NOBODY });
+    assert_eq!(owner, if environment.is_empty() { 0 } else { OTHER_USER });
     finished.stdout.lines().map(str::to_owned).collect()
 }
 
 #[bpf_test]
 fn a_command_runs_as_the_user_who_ran_sudo() {
-    let nobody = account("nobody");
-    let environment = format!("{} nobody nobody", nobody[5]);
+    let account = account("nobody");
+    let environment = format!("{} nobody nobody", account[5]);
     for command in ["run", "memory"] {
         let said = who(command, &[], &SUDO);
         assert_eq!(said[..4], ["65534", "65534", "65534", &environment], "{command}");
@@ -69,7 +69,7 @@ fn every_call_of_another_users_command_is_recorded() {
     let printed = outcome.printed();
     Recording::read(&trace).assert_whole();
     assert_eq!(outcome.trace.counts(pid_of(&printed), Api::Driver), counts_of(&printed["calls"]));
-    assert_eq!(fs::metadata(&trace).unwrap().uid(), NOBODY);
+    assert_eq!(fs::metadata(&trace).unwrap().uid(), OTHER_USER);
 }
 
 #[bpf_test]

@@ -3,10 +3,10 @@
 
 mod busiest;
 
+mod idle_times;
 mod op;
 mod pending;
 mod stream_gaps;
-mod stream_idle;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +17,10 @@ use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BU
 use gpuprobe_event::{Call, Class, CopyPart, Launch, Tgid, Transfer};
 
 use self::busiest::BusiestThreads;
+pub use self::idle_times::{GapGroup, IdleSummary, StreamIdle};
 use self::op::{GpuOp, OpKind};
 use self::pending::PendingOps;
 use self::stream_gaps::StreamGapTracker;
-pub use self::stream_idle::{GapGroup, IdleSummary, StreamIdle};
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
 use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;

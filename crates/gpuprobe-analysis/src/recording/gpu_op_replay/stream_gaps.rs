@@ -6,8 +6,8 @@ use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Class, Tgid, Tid, catalogue};
 
+use super::idle_times::{IdleSummary, IdleTimes};
 use super::op::GpuOp;
-use super::stream_idle::{IdleSummary, IdleTimes};
 use crate::gpu_ops::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
 use crate::gpu_ops::streams::stream_of;
 use crate::stats::buckets::bucket;
