@@ -21,12 +21,12 @@ pub(crate) struct ReportArgs {
     #[arg(long, conflicts_with = "html")]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) summary: SummaryArgs,
+    #[command(flatten)]
     pub(crate) filter: FilterArgs,
     /// Only what began before this time of the recording
     #[arg(long, value_name = "TIME", value_parser = moment, help_heading = "Filters")]
     pub(crate) to: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) summary: SummaryArgs,
 }
 
 #[derive(Debug, Args)]

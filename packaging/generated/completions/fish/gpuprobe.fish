@@ -117,6 +117,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l from -d 'O
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l until -d 'Only what began before this time of the recording (`--to` of other commands)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l html -d 'Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s d -l pid -d 'Only this process (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l thread -d 'Only this thread, by its id (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s e -l event -d 'Only calls of these functions (repeatable; `!GLOB` excludes some). Bytes are part of the outermost call' -r
@@ -124,8 +126,6 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l kernel-name
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l min-duration -d 'Only calls that took at least this long, such as 50us or 1ms, and those that did not return' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l from -d 'Only what happened from this time of the recording on, such as 10, 10s or 500ms' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l to -d 'Only what began before this time of the recording' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l json -d 'Print the summary as one JSON object on one line, with times in nanoseconds and complete names'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l nested -d 'In the summary: also the calls made inside other calls, indented below them'
