@@ -164,7 +164,7 @@ fn a_trace_stops_before_it_fills_the_disk_and_counts_what_is_missing() {
              echo $?; df --output=avail {small} | tail -1 > {outside_path}/{name}.free; cp {small}/* {outside_path}; rm {small}/*; "
         )
     };
-    let mount = format!("mount -t tmpfs -o size=256k none {small} || exit 99; ");
+    let mount = format!("mount -t tmpfs -o size=512k none {small} || exit 99; ");
     let script = mount + &FORMS.map(one).concat();
     let finished = finish(Command::new("unshare").args(["-m", "sh", "-c", &script]));
     if finished.status == 99 {

@@ -28,7 +28,7 @@ fn conflicting_flags_and_invalid_values_are_refused() {
         &["-r", "--pending", "1"],
         &["--phases", "--errors-only"],
         &["--children"],
-        &["--min-duration", "5"],
+        &["--min-duration", "5x"],
         &["--min-duration", "0ms"],
         &["--duration", "0"],
         &["--duration", "nan"],
