@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Functions of which only the entries are counted. There is no return probe, which is
- * the larger part of the cost of a call.
+ * Functions of which only the entries are counted. Without a return probe a call took 0.56 of the time of a
+ * counted call (docs/decisions/0011).
  */
 #ifndef GP_ENTRY_COUNT_BPF_H
 #define GP_ENTRY_COUNT_BPF_H
