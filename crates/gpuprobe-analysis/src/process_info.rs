@@ -18,6 +18,8 @@ pub struct ProcessInfo {
     pub gpus: GpuNumbers,
     /// Its launches as of the last update.
     pub launched: LaunchTracker,
+    /// CUDA kernels run by launches of graphs.
+    pub graph_kernels: LaunchTracker,
     /// Its requests to the NVIDIA kernel module as of the last update.
     pub requests: KernelModuleRequests,
 }

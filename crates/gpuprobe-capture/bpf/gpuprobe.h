@@ -294,6 +294,8 @@ enum gp_record_kind : __u16 {
 	/* the stack of an allocation whose call site is not known yet */
 	GP_RECORD_SITE,
 	GP_RECORD_XID,
+	/* a change of the contents of a graph */
+	GP_RECORD_GRAPH,
 };
 
 /* Bits of gp_call.flags. */

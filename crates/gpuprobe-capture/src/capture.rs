@@ -1,6 +1,6 @@
 //! The facade over the loaded programs: an attacher, a ring reader and a table reader.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::process::Command;
@@ -79,12 +79,13 @@ impl Capture {
         };
         let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
         let clock = Clock::start();
-        let decoder = Decoder::new(
+        let mut decoder = Decoder::new(
             clock,
             config.only_targets,
             CallSites::new(config.site_nodes()),
             Box::new(FileResolver::new(config.names || config.stacks || config.sites)),
         );
+        decoder.graphs.has_rows = counted.launch_rows();
         Ok(Self {
             attacher,
             ring: RingReader::open(Rc::clone(&object), decoder)?,
@@ -224,6 +225,7 @@ impl Capture {
         let (mut batch, is_empty) = self.ring.read()?;
         self.tables.write_name_word(self.ring.decoder.name_word())?;
         self.tables.write_sites(&mut self.ring.decoder.sites)?;
+        self.retire_graphs()?;
         if is_empty {
             self.forget_exited()?;
         } else {
@@ -231,6 +233,15 @@ impl Capture {
         }
         self.ring.note_exits(&batch);
         Ok(batch)
+    }
+
+    /// Takes the launches of graphs that do not exist any more out of their table.
+    fn retire_graphs(&mut self) -> Result<(), CaptureError> {
+        for (process, contents) in self.ring.decoder.graphs.take_forgotten() {
+            let launches = self.tables.take_exec_launches(process, contents)?;
+            self.ring.decoder.graphs.retire(process, contents, launches);
+        }
+        Ok(())
     }
 
     /// Forgets the processes that had exited before the ring was emptied.
@@ -262,6 +273,7 @@ impl Capture {
         let mut losses = self.tables.losses()?;
         losses.add(LossCause::Undecodable, self.ring.decoder.undecodable);
         losses.add(LossCause::LostStack, self.ring.decoder.sites.lost());
+        losses.add(LossCause::UnreadGpuOp, self.ring.decoder.graphs.unknown_changes);
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
         losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
         Ok(losses)
@@ -308,7 +320,14 @@ impl Capture {
         let version = self.ring.decoder.version;
         let decoder = &mut self.ring.decoder;
         let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
-        self.tables.gpu_ops(ProcessFilter::All, name_of, version)
+        let mut rows = self.tables.gpu_ops(ProcessFilter::All, name_of, version)?;
+        let mut launches = self.tables.exec_launches(ProcessFilter::All)?;
+        // processes whose graphs have all been destroyed
+        for process in self.ring.decoder.graphs.processes() {
+            launches.entry(process).or_default();
+        }
+        rows.graph_kernels = self.ring.decoder.graph_kernels(launches, false);
+        Ok(rows)
     }
 
     /// Whether copies are counted by direction and memory.
@@ -327,7 +346,11 @@ impl Capture {
         let version = self.ring.decoder.version;
         let decoder = &mut self.ring.decoder;
         let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
-        let rows = self.tables.take_rows(exited, name_of, version)?;
+        let launches = self.tables.exec_launches(ProcessFilter::Exited(exited))?;
+        let mut rows = self.tables.take_rows(exited, name_of, version)?;
+        let mut all: HashMap<_, _> = exited.iter().map(|process| (*process, Vec::new())).collect();
+        all.extend(launches);
+        rows.gpu_ops.graph_kernels = self.ring.decoder.graph_kernels(all, true);
         if self.tables.counted.launch_rows() {
             exited.iter().for_each(|key| self.ring.decoder.forget(*key));
         }

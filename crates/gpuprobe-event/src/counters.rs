@@ -3,8 +3,8 @@
 mod gpu_ops;
 
 pub use gpu_ops::{
-    CopyCounts, CopyTotals, Dimensions, GapCounts, GapKind, GpuOpRows, GraphCounts, LaunchCounts,
-    LaunchTotals, LongGap, StreamGaps,
+    CopyCounts, CopyTotals, Dimensions, GapCounts, GapKind, GpuOpRows, GraphCounts, GraphKernelCounts,
+    LaunchCounts, LaunchTotals, LongGap, StreamGaps,
 };
 
 pub use crate::copy_kind::{CopyDirection, HostMemory};

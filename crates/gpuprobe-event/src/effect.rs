@@ -1,5 +1,6 @@
 //! The effect of a call on memory or on a GPU.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -125,13 +126,68 @@ pub struct Launch {
 }
 
 /// A launch of a graph.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GraphLaunch {
     /// The number of CUDA kernels of the graph, derived from its creation; `None` if that was not seen, and for a
     /// call inside another launch.
     pub kernels: Option<u64>,
+    /// A number for what the graph consists of. It changes when the graph is changed.
+    pub graph: Option<u64>,
+    /// The CUDA kernels of the graph by name, if known.
+    pub contents: Option<Arc<GraphContents>>,
+    /// CUDA kernels of disabled nodes, which do not run and are not in `kernels`.
+    pub disabled: u64,
+    /// Conditional nodes. The GPU decides whether their CUDA kernels run, so these are not in `kernels`.
+    pub conditional: u64,
+    /// Some nodes of the graph were not observed.
+    pub incomplete: bool,
     /// See [`Transfer::captured`].
     pub captured: bool,
+}
+
+/// The CUDA kernels that one launch of a graph runs, derived from its creation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GraphContents {
+    /// How often it runs each kernel, most often first; `None` stands for kernels without a known name.
+    pub kernels: Vec<(Option<Arc<str>>, u64)>,
+}
+
+impl GraphContents {
+    /// The most kernels that are distinguished, and the most bytes of their names, so that a line of a trace is
+    /// bounded. Real graphs have some hundred different kernels.
+    pub const MOST_KERNELS: usize = 1024;
+    const MOST_NAME_BYTES: usize = 512 << 10;
+
+    /// Sums by name. What exceeds the bounds is counted as having no name.
+    pub fn of(kernels: impl IntoIterator<Item = (Option<Arc<str>>, u64)>) -> Self {
+        let (mut named, mut unnamed) = (BTreeMap::<Arc<str>, u64>::new(), 0_u64);
+        for (name, count) in kernels {
+            let sum = name.map_or(&mut unnamed, |name| named.entry(name).or_default());
+            *sum = sum.saturating_add(count);
+        }
+        let mut named: Vec<_> = named.into_iter().filter(|(_, count)| *count > 0).collect();
+        named.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        let mut room = Self::MOST_NAME_BYTES;
+        let mut kernels = Vec::new();
+        for (name, count) in named {
+            match room.checked_sub(name.len()).filter(|_| kernels.len() < Self::MOST_KERNELS) {
+                Some(left) => {
+                    room = left;
+                    kernels.push((Some(name), count));
+                }
+                None => unnamed = unnamed.saturating_add(count),
+            }
+        }
+        if unnamed > 0 {
+            kernels.push((None, unnamed));
+        }
+        Self { kernels }
+    }
+
+    /// Whether all names are known.
+    pub fn is_named(&self) -> bool {
+        self.kernels.iter().all(|(name, _)| name.is_some())
+    }
 }
 
 /// A system call on an NVIDIA device.

@@ -29,7 +29,8 @@ pub mod unified;
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
 pub use effect::{
-    Allocation, CopyPart, DeviceSyscall, Effect, Free, GraphLaunch, Launch, MemoryAmount, Replaced, Transfer,
+    Allocation, CopyPart, DeviceSyscall, Effect, Free, GraphContents, GraphLaunch, Launch, MemoryAmount,
+    Replaced, Transfer,
 };
 pub use event::{
     Call, DeviceTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,

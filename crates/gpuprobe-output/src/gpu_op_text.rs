@@ -21,9 +21,16 @@ pub(crate) fn is_named(kernel: &CudaKernelLaunches) -> bool {
 
 /// The sum of CUDA kernels that are not shown; `None` if all are shown.
 pub(crate) fn more_kernels(kernels: &[CudaKernelLaunches]) -> Option<String> {
-    let launches = kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
+    let sum = |of: fn(&CudaKernelLaunches) -> u64| kernels.iter().map(of).fold(0, u64::saturating_add);
+    let launches = count(sum(|kernel| kernel.totals.launches), "launch", "launches");
     let more = count(kernels.len() as u64, "more kernel", "more kernels");
-    (!kernels.is_empty()).then(|| format!("and {more}: {}", count(launches, "launch", "launches")))
+    let in_graphs = in_graphs(sum(|kernel| kernel.in_graphs));
+    (!kernels.is_empty()).then(|| format!("and {more}: {launches}{in_graphs}"))
+}
+
+/// `, 12 in graphs`; empty if there are none.
+pub(crate) fn in_graphs(runs: u64) -> String {
+    if runs == 0 { String::new() } else { format!(", {runs} in graphs") }
 }
 
 /// Graph launches and captures, one line for each kind.
@@ -37,7 +44,17 @@ pub(crate) fn graphs(graphs: &GraphLaunches) -> Vec<String> {
     }
     if graphs.unknown > 0 {
         let launches = count(graphs.unknown, "launch", "launches");
-        lines.push(format!("{launches} of graphs whose making was not seen: their kernels are not known"));
+        lines.push(format!(
+            "{launches} of graphs that were not observed completely: kernels are missing"
+        ));
+    }
+    if graphs.disabled > 0 {
+        let kernels = count(graphs.disabled, "kernel", "kernels");
+        lines.push(format!("{kernels} in disabled nodes did not run"));
+    }
+    if graphs.conditional > 0 {
+        let nodes = count(graphs.conditional, "conditional node", "conditional nodes");
+        lines.push(format!("{nodes}: whether their kernels ran is not known"));
     }
     if graphs.captured > 0 {
         let kernels = count(graphs.captured, "kernel", "kernels");

@@ -28,7 +28,7 @@ static struct kernel *kernels;
 
 #define MAX_CAPTURES 64
 static struct spinlock captures_lock;
-/* Capturing streams, and the graphs they capture into if they were given one. */
+/* Capturing streams, and the graphs they capture into. */
 static void *captures[MAX_CAPTURES];
 static void *captured_into[MAX_CAPTURES];
 
@@ -198,7 +198,7 @@ static int begin_capture(void *stream, void *graph)
 		row = capture_row(NULL);
 	if (row) {
 		*row = stream;
-		captured_into[row - captures] = graph;
+		captured_into[row - captures] = graph ? graph : handle_new(HANDLE_GRAPH);
 	}
 	spin_unlock(&captures_lock);
 	return row ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
@@ -237,7 +237,23 @@ int impl_cuStreamEndCapture(void *stream, void **graph)
 	spin_unlock(&captures_lock);
 	if (!row)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	*graph = into ? into : handle_new(HANDLE_GRAPH);
+	*graph = into;
+	return CUDA_SUCCESS;
+}
+
+int impl_cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph)
+{
+	void **row;
+
+	ENTER(cuStreamGetCaptureInfo_v2);
+	spin_lock(&captures_lock);
+	row = stream ? capture_row(stream) : NULL;
+	*status = row != NULL;
+	if (id && row)
+		*id = row - captures + 1;
+	if (graph && row)
+		*graph = captured_into[row - captures];
+	spin_unlock(&captures_lock);
 	return CUDA_SUCCESS;
 }
 

@@ -70,7 +70,7 @@ fn site_figures(all: &mut AllFigures, tables: &Tables) {
 
 fn gpu_op_figures(all: &mut AllFigures, tables: &Tables) {
     let gpu_ops = &tables.gpu_ops;
-    launch_figures(all, &launches::by_kernel(&gpu_ops.launches));
+    launch_figures(all, &launches::by_kernel(&gpu_ops.launches, &gpu_ops.graph_kernels));
     for row in &gpu_ops.launches {
         all.add("launches by stream", stream_label(row.process.tgid, row.stream), row.totals.launches);
     }

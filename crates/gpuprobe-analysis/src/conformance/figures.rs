@@ -70,6 +70,7 @@ pub(super) fn launch_figures(all: &mut AllFigures, kernels: &[CudaKernelLaunches
     for row in kernels {
         let (name, totals) = (row.kernel.clone(), &row.totals);
         all.add("launches by kernel", name.clone(), totals.launches);
+        all.add("kernels in graphs by name", name.clone(), row.in_graphs);
         all.add("failed launches by kernel", name.clone(), totals.errors);
         all.add("launched threads by kernel", name.clone(), totals.threads);
         all.add("time in launches by kernel", name.clone(), totals.total_ns);
@@ -96,6 +97,8 @@ pub(super) fn graph_figures(all: &mut AllFigures, graphs: &GraphLaunches) {
     all.add("graphs", "derived kernels", graphs.derived);
     all.add("graphs", "launches of unknown size", graphs.unknown);
     all.add("graphs", "captured kernels", graphs.captured);
+    all.add("graphs", "disabled kernels", graphs.disabled);
+    all.add("graphs", "conditional nodes", graphs.conditional);
 }
 
 pub(super) fn copy_figures(all: &mut AllFigures, copies: &[CopyTotals]) {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::counters::LaunchCounts;
+use gpuprobe_event::counters::{GraphKernelCounts, LaunchCounts};
 
 use crate::gpu_ops::launches::UNKNOWN_KERNEL;
 
@@ -116,6 +116,28 @@ impl CudaKernelSeries {
     }
 }
 
+/// A row of a table with the launches of one CUDA kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct KernelCount<'a> {
+    handle: u64,
+    stream: u64,
+    kernel: Option<&'a Arc<str>>,
+    launches: u64,
+}
+
+impl<'a> From<&'a LaunchCounts> for KernelCount<'a> {
+    fn from(row: &'a LaunchCounts) -> Self {
+        let (kernel, launches) = (row.kernel.as_ref(), row.totals.launches);
+        Self { handle: row.handle, stream: row.stream, kernel, launches }
+    }
+}
+
+impl<'a> From<&'a GraphKernelCounts> for KernelCount<'a> {
+    fn from(row: &'a GraphKernelCounts) -> Self {
+        Self { handle: row.handle, stream: 0, kernel: row.kernel.as_ref(), launches: row.runs }
+    }
+}
+
 /// How much of a row has been counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
@@ -150,34 +172,38 @@ impl LaunchTracker {
     }
 
     /// Adds what is new in the rows of the process. `now_ns` must be of the same clock each time.
-    pub fn update<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: u64) {
+    pub fn update<'a, R: Into<KernelCount<'a>>>(&mut self, rows: impl IntoIterator<Item = R>, now_ns: u64) {
         self.take(rows, Some(now_ns));
     }
 
     /// Updates for the last time.
-    pub(crate) fn finish<'a>(mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>) -> CudaKernelSeries {
+    pub(crate) fn finish<'a, R: Into<KernelCount<'a>>>(
+        mut self,
+        rows: impl IntoIterator<Item = R>,
+    ) -> CudaKernelSeries {
         self.take(rows, None);
         self.series
     }
 
     /// Without a time it is the last update, and kernels without a name are not waited for.
-    fn take<'a>(&mut self, rows: impl IntoIterator<Item = &'a LaunchCounts>, now_ns: Option<u64>) {
+    fn take<'a, R: Into<KernelCount<'a>>>(&mut self, rows: impl IntoIterator<Item = R>, now_ns: Option<u64>) {
         let unknown: Arc<str> = Arc::from(UNKNOWN_KERNEL);
         // by kernel: all launches, and the new ones
         let mut kernels: HashMap<&Arc<str>, (u64, u64)> = HashMap::new();
         for row in rows {
+            let row = row.into();
             let counted = self.counted.entry((row.handle, row.stream)).or_default();
-            if let (None, Some(now_ns)) = (&row.kernel, now_ns) {
+            if let (None, Some(now_ns)) = (row.kernel, now_ns) {
                 let since_ns = *counted.unnamed_since_ns.get_or_insert(now_ns);
                 // the name may still arrive
                 if now_ns.saturating_sub(since_ns) < NAME_TIMEOUT_NS {
                     continue;
                 }
             }
-            let (all, new) = kernels.entry(row.kernel.as_ref().unwrap_or(&unknown)).or_default();
-            *all += row.totals.launches;
-            *new += row.totals.launches.saturating_sub(counted.launches);
-            counted.launches = row.totals.launches;
+            let (all, new) = kernels.entry(row.kernel.unwrap_or(&unknown)).or_default();
+            *all += row.launches;
+            *new += row.launches.saturating_sub(counted.launches);
+            counted.launches = row.launches;
         }
         let mut kernels: Vec<_> = kernels.into_iter().collect();
         let everything = kernels.iter().map(|(_, (all, _))| *all).fold(self.earlier, u64::saturating_add);

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use gpuprobe_event::counters::{GraphCounts, LaunchCounts, LaunchTotals, ProcessKey};
+use gpuprobe_event::GraphLaunch;
+use gpuprobe_event::counters::{GraphCounts, GraphKernelCounts, LaunchCounts, LaunchTotals, ProcessKey};
 use serde::Serialize;
 
 /// The name under which CUDA kernels without a known name are summed.
@@ -20,22 +21,33 @@ pub struct CudaKernelLaunches {
     pub kernel: String,
     /// The number of streams; for several kernels, the sum.
     pub streams: u64,
+    /// How often launches of graphs ran it: not observed, but derived from how the graphs were made.
+    pub in_graphs: u64,
     /// Counts, sizes, and the time of the calls.
     #[serde(flatten)]
     pub totals: LaunchTotals,
 }
 
 impl CudaKernelLaunches {
+    /// Launches, and runs by launches of graphs.
+    pub fn runs(&self) -> u64 {
+        self.totals.launches.saturating_add(self.in_graphs)
+    }
+
     /// Adds launches of the same CUDA kernel, or of others that share the row.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
+        self.in_graphs = self.in_graphs.saturating_add(more.in_graphs);
         self.totals.add(&more.totals);
     }
 }
 
 /// Sums rows by name of the CUDA kernel, most launches first. Handles with the same name, or without a name, are one
 /// kernel.
-pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) -> Vec<CudaKernelLaunches> {
+pub(crate) fn by_kernel<'a>(
+    rows: impl IntoIterator<Item = &'a LaunchCounts>,
+    in_graphs: impl IntoIterator<Item = &'a GraphKernelCounts>,
+) -> Vec<CudaKernelLaunches> {
     let mut kernels: HashMap<&str, LaunchTotals> = HashMap::new();
     let mut streams: HashMap<&str, HashSet<(ProcessKey, u64)>> = HashMap::new();
     for row in rows {
@@ -43,9 +55,17 @@ pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) ->
         kernels.entry(name).or_default().add(&row.totals);
         streams.entry(name).or_default().insert((row.process, row.stream));
     }
+    let mut runs: HashMap<&str, u64> = HashMap::new();
+    for row in in_graphs {
+        let name = row.kernel.as_deref().unwrap_or(UNKNOWN_KERNEL);
+        kernels.entry(name).or_default();
+        let sum = runs.entry(name).or_default();
+        *sum = sum.saturating_add(row.runs);
+    }
     let kernel = |(name, totals): (&str, LaunchTotals)| CudaKernelLaunches {
         kernel: name.to_owned(),
         streams: streams.get(name).map_or(0, HashSet::len) as u64,
+        in_graphs: runs.get(name).copied().unwrap_or(0),
         totals,
     };
     let mut kernels: Vec<_> = kernels.into_iter().map(kernel).collect();
@@ -54,7 +74,7 @@ pub(crate) fn by_kernel<'a>(rows: impl IntoIterator<Item = &'a LaunchCounts>) ->
 }
 
 fn sort(kernels: &mut [CudaKernelLaunches]) {
-    kernels.sort_by(|a, b| b.totals.launches.cmp(&a.totals.launches).then_with(|| a.kernel.cmp(&b.kernel)));
+    kernels.sort_by(|a, b| b.runs().cmp(&a.runs()).then_with(|| a.kernel.cmp(&b.kernel)));
 }
 
 /// Sums the rows of each CUDA kernel; most launches first.
@@ -94,20 +114,27 @@ pub struct GraphLaunches {
     pub errors: u64,
     /// CUDA kernels in the launched graphs. They are not observed but derived from how the graphs were built.
     pub derived: u64,
-    /// Launches of graphs whose construction was not observed.
+    /// Launches of graphs whose construction was not observed, or not completely.
     pub unknown: u64,
     /// CUDA kernels that were captured into a graph instead of being run.
     pub captured: u64,
+    /// CUDA kernels of disabled nodes in the launched graphs. They did not run.
+    pub disabled: u64,
+    /// Conditional nodes in the launched graphs. Whether their CUDA kernels ran is not known.
+    pub conditional: u64,
 }
 
 impl GraphLaunches {
-    /// Counts the launch of a graph; `kernels` is its number of CUDA kernels, if known.
-    pub(crate) fn launch(&mut self, kernels: Option<u64>) {
-        self.launches += 1;
-        match kernels {
-            Some(kernels) => self.derived = self.derived.saturating_add(kernels),
-            None => self.unknown += 1,
-        }
+    /// Counts the launch of a graph.
+    pub(crate) fn launch(&mut self, launch: &GraphLaunch) {
+        self.add(&Self {
+            launches: 1,
+            derived: launch.kernels.unwrap_or(0),
+            unknown: u64::from(launch.kernels.is_none() || launch.incomplete),
+            disabled: launch.disabled,
+            conditional: launch.conditional,
+            ..Self::default()
+        });
     }
 
     pub(crate) fn capture(&mut self, kernels: u64) {
@@ -115,8 +142,9 @@ impl GraphLaunches {
     }
 
     pub(crate) fn add_row(&mut self, row: &GraphCounts) {
-        let &GraphCounts { launches, errors, derived, unknown, captured, .. } = row;
-        self.add(&Self { launches, errors, derived, unknown, captured });
+        let &GraphCounts { process: _, launches, errors, derived, unknown, captured, disabled, conditional } =
+            row;
+        self.add(&Self { launches, errors, derived, unknown, captured, disabled, conditional });
     }
 
     pub(crate) fn add(&mut self, more: &Self) {
@@ -125,6 +153,8 @@ impl GraphLaunches {
         self.derived = self.derived.saturating_add(more.derived);
         self.unknown += more.unknown;
         self.captured = self.captured.saturating_add(more.captured);
+        self.disabled = self.disabled.saturating_add(more.disabled);
+        self.conditional = self.conditional.saturating_add(more.conditional);
     }
 }
 
@@ -135,7 +165,7 @@ mod tests {
     fn kernel(name: &str, launches: u64, grid: u32) -> CudaKernelLaunches {
         let grid = Some(([grid, 1, 1], [grid, 1, 1]));
         let totals = LaunchTotals { launches, grid, ..LaunchTotals::default() };
-        CudaKernelLaunches { kernel: name.to_owned(), streams: 1, totals }
+        CudaKernelLaunches { kernel: name.to_owned(), streams: 1, in_graphs: 0, totals }
     }
 
     #[test]
@@ -157,8 +187,11 @@ mod tests {
             stream,
             totals: LaunchTotals { launches: 1, ..LaunchTotals::default() },
         };
-        let kernels = by_kernel(&[row(1, 7), row(2, 7), row(1, 8)]);
-        assert_eq!((kernels.len(), kernels[0].streams, kernels[0].totals.launches), (1, 2, 3));
+        let in_graph = |runs| GraphKernelCounts { process, handle: runs, kernel: Some("add".into()), runs };
+        let kernels = by_kernel(&[row(1, 7), row(2, 7), row(1, 8)], &[in_graph(4), in_graph(5)]);
+        let shown: Vec<_> =
+            kernels.iter().map(|k| (k.kernel.as_str(), k.streams, k.totals.launches, k.in_graphs)).collect();
+        assert_eq!(shown, [("add", 0, 0, 9), ("unknown", 2, 3, 0)]);
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub struct GpuOps {
     /// The same launches as counters that never decrease.
     #[serde(skip)]
     pub launched: CudaKernelSeries,
+    /// CUDA kernels run by launches of graphs, as counters that never decrease.
+    #[serde(skip)]
+    pub graph_kernels: CudaKernelSeries,
     /// Requests to the NVIDIA kernel module.
     #[serde(skip)]
     pub requests: CommandSeries,
@@ -49,7 +52,7 @@ impl GpuOps {
     /// The operations of an exited process.
     pub(crate) fn of_exited(rows: &GpuOpRows) -> Self {
         let mut gpu_ops = Self {
-            kernels: launches::by_kernel(&rows.launches),
+            kernels: launches::by_kernel(&rows.launches, &rows.graph_kernels),
             copies: rows.copies.iter().map(|row| row.totals.clone()).collect(),
             ..Self::default()
         };
@@ -69,16 +72,18 @@ impl GpuOps {
     /// Adds another run that shares its metric series with this one. Unlike [`Self::add`] it keeps every CUDA kernel
     /// of both runs as a series of its own.
     pub(crate) fn add_run(&mut self, more: &Self) {
-        let mut launched = std::mem::take(&mut self.launched);
-        launched.add_run(&more.launched);
+        let mut series = [std::mem::take(&mut self.launched), std::mem::take(&mut self.graph_kernels)];
+        series[0].add_run(&more.launched);
+        series[1].add_run(&more.graph_kernels);
         self.add(more);
-        self.launched = launched;
+        [self.launched, self.graph_kernels] = series;
     }
 
     /// Adds the operations of another process.
     pub(crate) fn add(&mut self, more: &Self) {
         self.kernels.extend(more.kernels.iter().cloned());
         self.launched.add(&more.launched);
+        self.graph_kernels.add(&more.graph_kernels);
         self.requests.add(&more.requests);
         self.graphs.add(&more.graphs);
         self.copies.extend(more.copies.iter().cloned());

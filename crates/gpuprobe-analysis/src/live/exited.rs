@@ -156,6 +156,7 @@ impl ExitedProcesses {
         let mut exited = ProcessSnapshot::new(*key, info, calls, memory.as_ref());
         exited.gpu_ops = GpuOps::of_exited(gpu_ops);
         exited.gpu_ops.launched = info.launched.clone().finish(&gpu_ops.launches);
+        exited.gpu_ops.graph_kernels = info.graph_kernels.clone().finish(&gpu_ops.graph_kernels);
         exited.gpu_ops.requests = info.requests.clone().finish(&gpu_ops.commands, &gpu_ops.unified);
         failures.iter().for_each(|row| Failure::from(row).add_to(&mut exited.failures));
         *self.pids.entry(exited.pid).or_default() += 1;

@@ -65,6 +65,7 @@ impl ProcessSnapshot {
             memory: memory.map(memory_counts).unwrap_or_default(),
             gpu_ops: GpuOps {
                 launched: info.launched.series().clone(),
+                graph_kernels: info.graph_kernels.series().clone(),
                 requests: info.requests.series().clone(),
                 ..GpuOps::default()
             },

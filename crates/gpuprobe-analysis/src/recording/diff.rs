@@ -114,9 +114,8 @@ impl RecordingFigures {
             self.add(Figure::CallNs, &function.name, function.total_ns);
         }
         for row in &report.gpu_ops.kernels {
-            self.add(Figure::Launches, &row.kernel, row.totals.launches);
+            self.add(Figure::Launches, &row.kernel, row.runs());
         }
-        self.add(Figure::Launches, "(derived from graphs)", report.gpu_ops.graphs.derived);
     }
 
     fn bytes(&mut self, report: &SummaryReport) {

@@ -143,13 +143,6 @@ static __always_inline void send_begin_record(struct gp_call *call, const struct
 	call->flags &= ~GP_BEGUN;
 }
 
-/* The call is on a graph with this many CUDA kernels. */
-static __always_inline void annotate_kernels(struct gp_call *call, __u64 kernels)
-{
-	call->effect = GP_EFFECT_GRAPH;
-	call->detail.graph.kernels = kernels;
-}
-
 /* The row of a function's counters in a process, which the first call creates; 0 if the table is full. */
 GP_GLOBAL_FUNC __u32 row_of_count(__u64 instance, __u32 tgid, __u32 function)
 {

@@ -76,22 +76,27 @@ GP_GLOBAL_FUNC int annotate_copy(struct gp_call *call, __u32 kind_and_host, __u6
 GP_GLOBAL_FUNC int annotate_graph_launch(struct gp_thread *thread, struct gp_call *call,
 					 const struct gp_function *function, bool failed)
 {
-	struct gp_stream *stream = NULL;
-	struct gp_live_key key;
+	bool is_nested, captured;
+	struct gp_stream *stream;
 	struct gp_graph *exec;
-	__u64 handle = 0, kernels;
+	__u64 handle = 0;
 
 	if (!thread || !call || !function)
 		return 0;
+	is_nested = call->flags & GP_NESTED_OP;
 	argument(call, function->op_desc.graph, &handle);
-	key = key_of(call, handle);
-	exec = call->flags & GP_NESTED_OP ? NULL : bpf_map_lookup_elem(&execs, &key);
-	kernels = exec ? exec->kernels : 0;
+	exec = is_nested ? NULL : find_graph(&execs, call, handle);
 	if (exec && !failed)
-		annotate_kernels(call, kernels);
-	if (gp_has_captured)
-		stream = used_stream(thread, call, stream_of(call, function));
-	if (stream && is_captured(call, stream, kernels, failed))
+		annotate_graph(call, &exec->size);
+	if (!gp_has_captured)
+		return 0;
+	stream = used_stream(thread, call, stream_of(call, function));
+	if (!stream)
+		return 0;
+	/* the outer call adds the graph to the capture */
+	captured = is_nested ? is_captured(call, stream, 0, 0, failed)
+			     : add_captured_graph(call, stream, handle, failed);
+	if (captured)
 		call->flags |= GP_CAPTURED;
 	return 0;
 }

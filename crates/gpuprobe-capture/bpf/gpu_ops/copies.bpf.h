@@ -368,7 +368,7 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 	/* a copy that waits is never captured */
 	if (is_async(call, function) && (gp_has_captured || gp_config.rows))
 		stream = used_stream(thread, call, stream_of(call, function));
-	if (stream && is_captured(call, stream, 0, failed)) {
+	if (stream && is_captured(call, stream, 0, 0, failed)) {
 		call->flags |= GP_CAPTURED;
 		return;
 	}

@@ -93,14 +93,36 @@ struct {
 	__type(value, struct gp_graph);
 } execs SEC(".maps");
 
-/* Graph nodes that contain CUDA kernels, if their handles were seen. */
+/*
+ * Graph nodes that contain CUDA kernels, if their handles were seen. The destruction of a graph does not
+ * name its nodes, so the oldest entries make room for new ones.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_node);
+} nodes SEC(".maps");
+
+/* Nodes of executable graphs that were changed there. The oldest make room here too. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, struct gp_exec_node_key);
+	__type(value, struct gp_node_kernels);
+} exec_nodes SEC(".maps");
+
+/*
+ * Launches of executable graphs by their contents. User space removes an entry when nothing refers to the
+ * contents any more.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1); /* set at load */
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, struct gp_node);
-} nodes SEC(".maps");
+	__type(key, struct gp_context_key);
+	__type(value, struct gp_exec_launches);
+} exec_launches SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

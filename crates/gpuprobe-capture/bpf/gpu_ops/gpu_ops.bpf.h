@@ -63,7 +63,7 @@ GP_GLOBAL_FUNC int annotate_launch(struct gp_thread *thread, struct gp_call *cal
 		return 0;
 	read_launch(call, function, &launch);
 	stream = used_stream(thread, call, launch.stream);
-	if (stream && is_captured(call, stream, call->flags & GP_NESTED_OP ? 0 : 1, failed))
+	if (stream && is_captured(call, stream, launch.handle, call->flags & GP_NESTED_OP ? 0 : 1, failed))
 		call->flags |= GP_CAPTURED;
 	return 0;
 }

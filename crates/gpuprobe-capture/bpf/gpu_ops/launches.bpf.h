@@ -211,7 +211,7 @@ GP_GLOBAL_FUNC int count_launch(struct gp_thread *thread, struct gp_call *call, 
 		outcome = GP_NEW_KERNEL;
 	}
 	stream = stream_row(cached->stream_row);
-	if (stream && is_captured(call, stream, 1, failed)) {
+	if (stream && is_captured(call, stream, launch->handle, 1, failed)) {
 		call->flags |= GP_CAPTURED;
 		return outcome;
 	}

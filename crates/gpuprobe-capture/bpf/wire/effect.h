@@ -68,10 +68,13 @@ struct gp_context_end {
 	__u64 reserved;
 };
 
-/* A call on a graph: how many CUDA kernels the graph has. */
-struct gp_graph_size {
-	__u64 kernels;
-	__u64 reserved;
+/* A call on a graph: see gp_graph_size. Numbers that do not fit are the largest that do. */
+struct gp_on_graph {
+	__u64 contents;
+	__u32 kernels;
+	__u16 disabled;
+	__u8 conditional;
+	__u8 incomplete;
 };
 
 /* A copy whose two ends were looked up. */
@@ -104,7 +107,7 @@ union gp_detail {
 	struct gp_freed freed;
 	struct gp_released released;
 	struct gp_context_end ending;
-	struct gp_graph_size graph;
+	struct gp_on_graph graph;
 	struct gp_copied copy;
 	struct gp_device_call device;
 };

@@ -39,6 +39,14 @@ enum gp_op : __u8 {
 	GP_OP_EXEC_CREATE,
 	GP_OP_EXEC_UPDATE,
 	GP_OP_EXEC_DESTROY,
+	/* another kernel, or other parameters, for a node of a graph */
+	GP_OP_SET_KERNEL,
+	GP_OP_SET_NODE,
+	/* the same for a node of an executable graph; another child graph; enables or disables a node */
+	GP_OP_EXEC_SET_KERNEL,
+	GP_OP_EXEC_SET_NODE,
+	GP_OP_EXEC_SET_GRAPH,
+	GP_OP_ENABLE_NODE,
 };
 
 /* How the arguments of a launch are passed. */
@@ -112,15 +120,15 @@ struct gp_op_desc {
 	struct gp_arg_loc grid[3];
 	struct gp_arg_loc block[3];
 	struct gp_arg_loc shared;
-	/* the graph, executable graph or node; a second graph, or an event */
+	/* the graph, executable graph or node; a second graph, an event, or a node of an executable graph */
 	struct gp_arg_loc graph;
 	struct gp_arg_loc other;
-	/* of a copy; for a batch, the lists and their length */
+	/* of a copy; for a batch, the lists and their length; `count` also says whether a node is enabled */
 	struct gp_arg_loc target;
 	struct gp_arg_loc source;
 	struct gp_arg_loc sizes;
 	struct gp_arg_loc count;
-	/* a cudaMemcpyKind; a struct that describes the copy, or a list of them */
+	/* a cudaMemcpyKind; a struct that describes the copy or the node, or a list of them; a child graph */
 	struct gp_arg_loc kind;
 	struct gp_arg_loc params;
 };
@@ -188,9 +196,24 @@ struct gp_stream {
 	struct gp_gap longest[GP_LONGEST];
 };
 
-/* A capture, on one or more streams. */
-struct gp_capture {
+/*
+ * What a graph consists of. User space has its kernels by handle, under the number `contents`, from records
+ * of kind GP_RECORD_GRAPH.
+ */
+struct gp_graph_size {
+	__u64 contents;
 	__u64 kernels;
+	/* kernels of disabled nodes, which are not in `kernels` */
+	__u32 disabled;
+	/* conditional nodes: the GPU decides whether their kernels run, so these are not in `kernels` */
+	__u16 conditional;
+	/* some of its nodes were not observed */
+	__u16 incomplete;
+};
+
+/* A capture, on one or more streams. The number of the capture is also that of its contents. */
+struct gp_capture {
+	struct gp_graph_size size;
 	/* the graph that it goes into, if that existed before */
 	__u64 graph;
 	/* it replaces the contents of the graph */
@@ -199,12 +222,38 @@ struct gp_capture {
 
 /* A graph, or an executable graph. */
 struct gp_graph {
+	struct gp_graph_size size;
+	/* distinguishes executable graphs that had the same handle */
+	__u64 id;
+};
+
+/* The kernels of a node: one kernel by its handle, or the contents of a child graph. */
+struct gp_node_kernels {
+	__u64 member;
 	__u64 kernels;
+	__u32 is_graph;
+	__u32 disabled;
 };
 
 /* A node that contains kernels. */
 struct gp_node {
 	__u64 graph;
+	struct gp_node_kernels of;
+};
+
+/* Key: a node of an executable graph that was changed there. */
+struct gp_exec_node_key {
+	__u64 instance;
+	__u64 exec_id;
+	__u64 node;
+	__u32 tgid;
+	__u32 reserved;
+};
+
+/* Launches of an executable graph while it had the same contents. */
+struct gp_exec_launches {
+	__u64 launches;
+	/* how many kernels the contents have */
 	__u64 kernels;
 };
 
@@ -218,6 +267,9 @@ struct gp_graph_counts {
 	__u64 unknown;
 	/* launches of kernels that were captured, not run */
 	__u64 captured;
+	/* disabled kernels, and conditional nodes, of the graphs that were launched */
+	__u64 disabled;
+	__u64 conditional;
 };
 
 /* Key: copies of one kind in a process. */

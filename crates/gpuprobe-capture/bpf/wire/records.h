@@ -43,6 +43,30 @@ struct gp_name_record {
 	__u64 address;
 };
 
+/* How the contents of a graph change. */
+enum gp_graph_change : __u16 {
+	/* `count` more of the CUDA kernel with the handle `member` */
+	GP_GRAPH_ADD_KERNEL,
+	/* `count` more of everything in the contents `member`, as they are now */
+	GP_GRAPH_ADD_GRAPH,
+	/* the CUDA kernel `member` is in one of its nodes now; which one it replaced is not known */
+	GP_GRAPH_SET_KERNEL,
+	/* nothing refers to the contents any more */
+	GP_GRAPH_FORGET,
+};
+
+/* A change of the contents of a graph. */
+struct gp_graph_record {
+	__u16 kind;
+	/* gp_graph_change */
+	__u16 change;
+	__u32 tgid;
+	__u64 instance;
+	__u64 contents;
+	__u64 member;
+	__s64 count;
+};
+
 #define GP_CGROUP_NAME 144
 
 enum gp_process_change : __u16 {

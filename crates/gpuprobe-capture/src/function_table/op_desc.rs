@@ -37,6 +37,12 @@ pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_op_desc {
         number::OP_LAUNCH => launch(f, &mut desc),
         number::OP_COPY => copy(f, &mut desc),
         number::OP_EXEC_UPDATE => desc.other = arg_loc(f.arg(roles.graph_exec)),
+        op if is_exec_node_op(op) => {
+            desc.graph = arg_loc(f.arg(roles.graph_exec));
+            desc.other = arg_loc(f.arg(roles.node));
+            desc.params = arg_loc(f.arg(roles.params.or(roles.child)));
+            desc.count = arg_loc(f.arg(roles.enabled));
+        }
         _ => {}
     }
     desc
@@ -52,6 +58,11 @@ pub fn changes_captures(f: &Function) -> bool {
 pub fn changes_graphs(f: &Function) -> bool {
     let op = op_of(f);
     op >= number::OP_GRAPH_CREATE || matches!(op, number::OP_SYNC_STREAM | number::OP_SYNC_ALL)
+}
+
+/// Whether it changes a node of an executable graph.
+fn is_exec_node_op(op: u8) -> bool {
+    (number::OP_EXEC_SET_KERNEL..=number::OP_ENABLE_NODE).contains(&op)
 }
 
 fn is_capture_op(op: u8) -> bool {
@@ -95,6 +106,12 @@ fn graph_op(op: &str) -> u8 {
         "instantiate" => number::OP_EXEC_CREATE,
         "update" => number::OP_EXEC_UPDATE,
         "destroy_exec" => number::OP_EXEC_DESTROY,
+        "set_kernel" => number::OP_SET_KERNEL,
+        "set_node" => number::OP_SET_NODE,
+        "set_exec_kernel" => number::OP_EXEC_SET_KERNEL,
+        "set_exec_node" => number::OP_EXEC_SET_NODE,
+        "set_exec_graph" => number::OP_EXEC_SET_GRAPH,
+        "enable" => number::OP_ENABLE_NODE,
         _ => 0,
     }
 }

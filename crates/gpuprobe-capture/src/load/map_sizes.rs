@@ -16,8 +16,9 @@ const CONTEXTS_PER_PROCESS: u32 = 4;
 const COPIES_PER_PROCESS: u32 = 4;
 /// Graphs, executable graphs, captures, and events in captures, of all processes. Entries are allocated on demand.
 const GRAPHS: u32 = 1 << 16;
-/// Graph nodes that were added one by one.
-const NODES: u32 = 1 << 18;
+/// Graph nodes that were added one by one, or changed in an executable graph. The oldest make room for new ones. These
+/// maps are allocated completely.
+const NODES: u32 = 1 << 15;
 /// Physical memory is allocated in pieces of megabytes, so there are fewer of them; a larger map would slow down the
 /// start of the daemon.
 const ALLOCATIONS_PER_PHYSICAL: u32 = 8;
@@ -37,7 +38,8 @@ fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         MapName::StreamRows => (config.launches || config.copies, config.process_entries.saturating_add(1)),
         MapName::Captures | MapName::Recorded => (config.launches || config.copies, GRAPHS),
         MapName::Graphs | MapName::Execs => (config.launches, GRAPHS),
-        MapName::Nodes => (config.launches, NODES),
+        MapName::Nodes | MapName::ExecNodes => (config.launches, NODES),
+        MapName::ExecLaunches => (launches, GRAPHS),
         MapName::GraphCounts => (launches || copies, config.process_entries),
         MapName::Copies => (copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
         MapName::Ranges => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),

@@ -93,7 +93,13 @@ pub(crate) fn annotate_op(call: &mut Call, raw: &gp_call, follows_copies: bool) 
         }
         Effect::GraphLaunch(launch) => {
             launch.captured = captured;
-            launch.kernels = (raw.effect == number::EFFECT_GRAPH).then_some(raw.detail.graph().kernels);
+            if raw.effect == number::EFFECT_GRAPH {
+                let on = raw.detail.graph();
+                launch.kernels = Some(on.kernels.into());
+                launch.graph = Some(on.contents).filter(|contents| *contents != 0);
+                (launch.disabled, launch.conditional) = (on.disabled.into(), on.conditional.into());
+                launch.incomplete = on.incomplete != 0;
+            }
         }
         Effect::Transfer(transfer) => {
             transfer.captured = captured;

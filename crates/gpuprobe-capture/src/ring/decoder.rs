@@ -1,6 +1,8 @@
 //! Decodes records of the BPF ring buffers to events. Pure: bytes go in, events come out, and invalid records are
 //! counted.
 
+mod graph_launches;
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
@@ -25,6 +27,7 @@ use crate::ring::batch::PausedProcess;
 use crate::ring::call_effects::{annotate_op, apply_effect, apply_failed_effect};
 use crate::ring::cuda_kernel_names::{HandleInfo, KernelNames};
 use crate::ring::device_calls::annotate_device_call;
+use crate::ring::graph_contents::Graphs;
 use crate::ring::records::Records;
 use crate::ring::xid_message::format_message;
 use crate::stacks::call_sites::CallSites;
@@ -32,8 +35,8 @@ use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::Resolve;
 use crate::wire::device_rows::call_of;
 use crate::wire::{
-    LibraryNumber, from_bytes, gp_call, gp_name_record, gp_process_record, gp_stack_record, gp_xid_record,
-    number,
+    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_name_record, gp_process_record, gp_stack_record,
+    gp_xid_record, number,
 };
 
 /// A record of the control ring.
@@ -57,6 +60,7 @@ pub(crate) struct Decoder {
     names: HashMap<ProcessKey, Arc<str>>,
     unnamed: Arc<str>,
     kernels: KernelNames,
+    pub(crate) graphs: Graphs,
     /// Whether each attached file is a CUDA driver.
     drivers: HashMap<LibraryNumber, bool>,
     /// Handles whose names were not found, and whether the word with the name was known then.
@@ -85,6 +89,7 @@ impl Decoder {
             names: HashMap::new(),
             unnamed: Arc::from("?"),
             kernels: KernelNames::default(),
+            graphs: Graphs::default(),
             drivers: HashMap::new(),
             without_name: HashSet::new(),
             resolve,
@@ -106,6 +111,7 @@ impl Decoder {
     pub(crate) fn forget(&mut self, key: ProcessKey) {
         self.names.remove(&key);
         self.kernels.forget(key);
+        self.graphs.forget(key);
         self.without_name.retain(|(process, ..)| *process != key);
         self.sites.end(key, self.resolve.as_mut());
         self.resolve.forget(key.tgid);
@@ -149,6 +155,11 @@ impl Decoder {
             }
             number::RECORD_SITE => {
                 self.site(bytes);
+                return None;
+            }
+            number::RECORD_GRAPH => {
+                let is_known = self.graphs.apply(&from_bytes::<gp_graph_record>(bytes));
+                self.undecodable += u64::from(!is_known);
                 return None;
             }
             _ => {}
@@ -320,6 +331,7 @@ impl Decoder {
         }
         if finished {
             annotate_op(&mut call, raw, self.follows_copies);
+            self.set_graph_contents(&mut call, key);
             apply_effect(&mut call, raw);
             self.set_site(&mut call, raw);
         } else {

@@ -6,6 +6,7 @@ pub(crate) mod call_effects;
 pub(crate) mod cuda_kernel_names;
 pub(crate) mod decoder;
 pub(crate) mod device_calls;
+pub(crate) mod graph_contents;
 pub(crate) mod mapping_events;
 pub(crate) mod mapping_record;
 pub(crate) mod records;

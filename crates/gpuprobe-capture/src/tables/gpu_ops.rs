@@ -130,6 +130,8 @@ pub(crate) fn graphs(map: &Map<'_>, filter: ProcessFilter<'_>) -> Result<Vec<Gra
         derived: row.derived,
         unknown: row.unknown,
         captured: row.captured,
+        disabled: row.disabled,
+        conditional: row.conditional,
     };
     Ok(hash_rows(map, filter)?.into_iter().map(row).collect())
 }

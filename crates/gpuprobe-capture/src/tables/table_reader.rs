@@ -1,6 +1,6 @@
 //! Reads the tables of the BPF programs, and removes the rows of exited processes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,14 +15,17 @@ use libbpf_rs::{Map, MapCore, MapFlags, Object};
 use super::exited_rows::{self, ExitedRows};
 use super::gpu_ops::{self, Launched};
 use super::indexed_table::IndexedTable;
-use super::process_filter::ProcessFilter;
-use super::process_rows::{remove_of, remove_physical};
+use super::process_filter::{ProcessFilter, hash_rows};
+use super::process_rows::{HasProcess, remove_of, remove_physical};
 use super::range_sweeper::RangeSweeper;
 use super::{call_counts, memory_tables, unified_memory};
 use crate::error::CaptureError;
 use crate::load::collect::CountedOps;
 use crate::wire::object_handles::map_of;
-use crate::wire::{MapName, from_bytes, gp_context_key, gp_failure_key, gp_launch_key, gp_live_key};
+use crate::wire::{
+    MapName, as_bytes, from_bytes, gp_context_key, gp_exec_launches, gp_failure_key, gp_launch_key,
+    gp_live_key,
+};
 
 /// Finds the name of a CUDA kernel by the handle with which a process launches it.
 pub(crate) type NameKernel<'a> = &'a mut dyn FnMut(ProcessKey, u64) -> Option<Arc<str>>;
@@ -214,12 +217,52 @@ impl TableReader {
         self.release_ranges(&exited)
     }
 
+    /// Launches of executable graphs, by process, with the number of their contents.
+    pub(crate) fn exec_launches(
+        &self,
+        filter: ProcessFilter<'_>,
+    ) -> Result<HashMap<ProcessKey, Vec<(u64, gp_exec_launches)>>, CaptureError> {
+        let mut by_process: HashMap<_, Vec<_>> = HashMap::new();
+        if self.counted.launch_rows() {
+            let rows =
+                hash_rows::<gp_context_key, gp_exec_launches>(&self.map(MapName::ExecLaunches)?, filter)?;
+            for (key, row) in rows {
+                by_process.entry(key.process()).or_default().push((key.id, row));
+            }
+        }
+        Ok(by_process)
+    }
+
+    /// Removes the launches of executable graphs with these contents, and returns them.
+    pub(crate) fn take_exec_launches(
+        &self,
+        process: ProcessKey,
+        contents: u64,
+    ) -> Result<Option<gp_exec_launches>, CaptureError> {
+        let key = gp_context_key {
+            instance: process.instance,
+            id: contents,
+            tgid: process.tgid.0,
+            ..gp_context_key::default()
+        };
+        let map = self.map(MapName::ExecLaunches)?;
+        let cannot = CaptureError::bpf("read the launches of graphs");
+        let row = map.lookup(as_bytes(&key), MapFlags::ANY).map_err(cannot)?;
+        if row.is_some() {
+            // it may be gone: that is the same
+            map.delete(as_bytes(&key)).ok();
+        }
+        Ok(row.map(|row| from_bytes(&row)))
+    }
+
     fn forget_graphs(&self, exited: &HashSet<ProcessKey>) -> Result<(), CaptureError> {
         if self.counted.launches || self.counted.copies {
             for name in [MapName::Recorded, MapName::Graphs, MapName::Execs, MapName::Nodes] {
                 remove_of::<gp_live_key>(&self.map(name)?, exited)?;
             }
-            remove_of::<gp_context_key>(&self.map(MapName::Captures)?, exited)?;
+            for name in [MapName::Captures, MapName::ExecLaunches] {
+                remove_of::<gp_context_key>(&self.map(name)?, exited)?;
+            }
         }
         Ok(())
     }

@@ -167,6 +167,8 @@ pub struct Roles {
     pub graph_exec: Option<u8>,
     pub child: Option<u8>,
     pub node: Option<u8>,
+    /// Whether a node is enabled from now on.
+    pub enabled: Option<u8>,
     pub event: Option<u8>,
     /// The number of entries of list arguments.
     pub count: Option<u8>,
@@ -244,6 +246,7 @@ impl Roles {
                 "graph_exec" => roles.graph_exec = position(value),
                 "child" => roles.child = position(value),
                 "node" => roles.node = position(value),
+                "enabled" => roles.enabled = position(value),
                 "event" => roles.event = position(value),
                 "count" => roles.count = position(value),
                 "sizes" => roles.sizes = position(value),

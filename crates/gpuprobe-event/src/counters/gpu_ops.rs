@@ -77,10 +77,25 @@ pub struct GraphCounts {
     pub errors: u64,
     /// CUDA kernels of the launched graphs, counted for each launch.
     pub derived: u64,
-    /// Launches of graphs whose creation was not seen: their CUDA kernels are not in `derived`.
+    /// Launches of graphs whose creation was not seen, or not completely: not all their CUDA kernels are in `derived`.
     pub unknown: u64,
     /// CUDA kernels that were captured into a graph and not run.
     pub captured: u64,
+    /// CUDA kernels of disabled nodes of the launched graphs. They did not run.
+    pub disabled: u64,
+    /// Conditional nodes of the launched graphs. Whether their CUDA kernels ran is not known.
+    pub conditional: u64,
+}
+
+/// How often the graph launches of one process ran one CUDA kernel, as derived from how the graphs were made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GraphKernelCounts {
+    pub process: ProcessKey,
+    /// The handle of the CUDA kernel in the process; 0 stands for all without a known handle.
+    pub handle: u64,
+    /// The name of the CUDA kernel, if known.
+    pub kernel: Option<Arc<str>>,
+    pub runs: u64,
 }
 
 /// Copies of one kind by one process.
@@ -169,6 +184,8 @@ pub struct GpuOpRows {
     pub calls: Vec<CallCounts>,
     /// Graphs, a row per process.
     pub graphs: Vec<GraphCounts>,
+    /// CUDA kernels run by graphs, a row per process and kernel.
+    pub graph_kernels: Vec<GraphKernelCounts>,
     /// Copies, a row per process and kind of copy.
     pub copies: Vec<CopyCounts>,
     /// Gaps, a row per process and stream.

@@ -1,5 +1,7 @@
 //! Effects of calls, written and read back, and as in traces of earlier versions.
 
+use std::sync::Arc;
+
 use super::tests::{amount, context_end, copy, free, graph_launch, launch, malloc, read, read_back};
 use super::*;
 use crate::counters::{CopyDirection, HostMemory};
@@ -7,7 +9,7 @@ use crate::*;
 
 fn line(call: &Call) -> String {
     let mut line = Vec::new();
-    event_line(&Event::Call(Box::new(call.clone())), Phases::Together, &mut line);
+    Lines::default().event(&Event::Call(Box::new(call.clone())), &mut line);
     String::from_utf8(line).unwrap()
 }
 
@@ -127,4 +129,51 @@ fn fields_and_losses_of_earlier_formats_are_read_by_their_earlier_names() {
     ] {
         assert_eq!(LossCause::from_name(earlier), Some(now));
     }
+}
+
+#[test]
+fn the_kernels_of_a_graph_are_written_once_and_known_at_each_of_its_launches() {
+    let launch = |graph: u64, contents: &Arc<GraphContents>| {
+        let contents = Some(Arc::clone(contents));
+        let launch = GraphLaunch {
+            kernels: Some(4),
+            graph: Some(graph),
+            contents,
+            disabled: 1,
+            conditional: 2,
+            incomplete: true,
+            captured: false,
+        };
+        Event::Call(Box::new(Call { effect: Effect::GraphLaunch(launch), ..graph_launch() }))
+    };
+    let named = |name: &str| Some(Arc::from(name));
+    let add = Arc::new(GraphContents::of([(named("add"), 1), (None, 1), (named("gemm"), 2)]));
+    let scale = Arc::new(GraphContents::of([(named("scale"), 4)]));
+    let more = Arc::new(GraphContents::of([(named("add"), 1), (named("norm"), 1), (named("gemm"), 2)]));
+    let events = [launch(1, &add), launch(1, &add), launch(2, &scale), launch(1, &add), launch(1, &more)];
+    let mut writer = Writer::new(Vec::new(), Phases::Together, &Meta::default()).unwrap();
+    events.iter().for_each(|event| writer.event(event).unwrap());
+    let bytes = writer.finish(&End::default()).unwrap();
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    let with_list: Vec<_> = text.lines().map(|line| line.contains("graph_kernels")).collect();
+    assert_eq!(with_list, [false, true, false, true, false, true, false]);
+    assert!(text.contains(
+        r#""kernels":4,"graph":1,"disabled":1,"conditional":2,"incomplete":true,"stream":"0x30","graph_kernels":[{"kernel":"gemm","count":2},{"kernel":"add","count":1},{"count":1}]}"#
+    ), "{text}");
+    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    for event in events {
+        assert_eq!(reader.read().unwrap(), Some(Line::Event(event)));
+    }
+}
+
+#[test]
+fn the_kernels_of_a_graph_are_bounded() {
+    let many = (0..5000).map(|n| (Some(Arc::from(format!("kernel_{n}"))), 1));
+    let contents = GraphContents::of(many);
+    assert_eq!(contents.kernels.len(), GraphContents::MOST_KERNELS + 1);
+    assert_eq!(contents.kernels.iter().map(|(_, n)| n).sum::<u64>(), 5000);
+    assert_eq!(contents.kernels.last(), Some(&(None, 5000 - GraphContents::MOST_KERNELS as u64)));
+    let long = (0..200).map(|n| (Some(Arc::from(format!("{n}{}", "x".repeat(4096)))), u64::MAX));
+    let contents = GraphContents::of(long);
+    assert!(contents.kernels.len() < 150 && !contents.is_named());
 }

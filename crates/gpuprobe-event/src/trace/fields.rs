@@ -5,7 +5,8 @@ use crate::catalogue::{Api, Space};
 use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::driver;
 use crate::effect::{
-    Allocation, CopyPart, DeviceSyscall, Effect, Free, Launch, MemoryAmount, Replaced, Transfer,
+    Allocation, CopyPart, DeviceSyscall, Effect, Free, GraphContents, GraphLaunch, Launch, MemoryAmount,
+    Replaced, Transfer,
 };
 use crate::event::{Call, DeviceTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
 use crate::ids::SiteId;
@@ -126,7 +127,7 @@ fn effect_fields(call: &Call, to: &mut impl Fields) {
         Effect::Launch(launch) => {
             gpu_op_fields(launch.captured, Some(launch.kernels).filter(|kernels| *kernels != 1), to);
         }
-        Effect::GraphLaunch(launch) => gpu_op_fields(launch.captured, launch.kernels, to),
+        Effect::GraphLaunch(launch) => graph_launch_fields(launch, to),
         Effect::ContextEnd(_) | Effect::DeviceSyscall(_) | Effect::None => {}
     }
     if let Some(stream) = call.stream {
@@ -200,6 +201,35 @@ fn gpu_op_fields(captured: bool, kernels: Option<u64>, to: &mut impl Fields) {
     if let Some(kernels) = kernels {
         to.uint("kernels", kernels);
     }
+}
+
+fn graph_launch_fields(launch: &GraphLaunch, to: &mut impl Fields) {
+    gpu_op_fields(launch.captured, launch.kernels, to);
+    if let Some(graph) = launch.graph {
+        to.uint("graph", graph);
+    }
+    for (key, n) in [("disabled", launch.disabled), ("conditional", launch.conditional)] {
+        if n > 0 {
+            to.uint(key, n);
+        }
+    }
+    if launch.incomplete {
+        to.flag("incomplete", true);
+    }
+}
+
+/// The CUDA kernels of a graph. A trace has them once for each graph, with its first launch.
+pub(super) fn graph_fields(contents: &GraphContents, to: &mut impl Fields) {
+    to.open_list("graph_kernels");
+    for (name, count) in &contents.kernels {
+        to.open_item();
+        if let Some(name) = name {
+            to.text("kernel", name);
+        }
+        to.uint("count", *count);
+        to.close();
+    }
+    to.close_list();
 }
 
 fn launch_fields(launch: &Launch, to: &mut impl Fields) {

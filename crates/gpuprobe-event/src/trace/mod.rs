@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 pub use fields::{Fields, Key, call_fields, process_fields, xid_fields};
 pub use read::{Line, ReadError, Reader};
-pub use write::{Json, Phases, Writer, end_line, event_line, meta_line};
+pub use write::{Json, Lines, Phases, Writer, end_line, meta_line};
 
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 3;

@@ -4,7 +4,7 @@
 mod effect_fields;
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use super::{End, FORMAT, Meta};
 use crate::catalogue::{Api, Class, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
+use crate::effect::{Effect, GraphContents, GraphLaunch};
 use crate::errno;
 use crate::event::{
     Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent,
@@ -86,6 +87,9 @@ const FORMAT_WITH_NESTED: u32 = 2;
 /// Bytes of names that are cached. A trace has few names, unless it was forged.
 const MOST_NAMES: usize = 16 << 20;
 
+/// Kernels of graphs that are remembered. A real trace has a few thousand.
+const MOST_GRAPH_KERNELS: usize = 1 << 20;
+
 /// Reads a trace line by line. Its memory does not grow with the trace.
 #[derive(Debug)]
 pub struct Reader<R> {
@@ -97,6 +101,9 @@ pub struct Reader<R> {
     line_bytes: u64,
     names: HashSet<Arc<str>>,
     names_bytes: usize,
+    /// The graphs whose contents were read.
+    graphs: HashMap<(Tgid, u64), Arc<GraphContents>>,
+    graph_kernels: usize,
     buffer: Vec<u8>,
 }
 
@@ -112,6 +119,8 @@ impl<R: BufRead> Reader<R> {
             line_bytes: 0,
             names,
             names_bytes: 0,
+            graphs: HashMap::new(),
+            graph_kernels: 0,
             buffer: Vec::new(),
         };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
@@ -263,6 +272,11 @@ impl<R: BufRead> Reader<R> {
         let class = known.map_or_else(|| class(object), |f| f.class);
         let kernel =
             object.get("kernel").and_then(Json::as_str).map(|kernel| self.name(kernel, most::KERNEL));
+        let tgid = Tgid(small(object, "pid")?);
+        let mut effect = effect_fields::effect(object, api, class, kernel);
+        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = &mut effect {
+            *contents = self.graph_contents(object, (tgid, *graph));
+        }
         Some(Call {
             id: number(object, "event_id")?,
             parent,
@@ -273,7 +287,7 @@ impl<R: BufRead> Reader<R> {
             },
             start_ns,
             outcome,
-            tgid: Tgid(small(object, "pid")?),
+            tgid,
             tid: Tid(small(object, "tid")?),
             process: self.name(object.get("process")?.as_str()?, most::NAME),
             api,
@@ -288,10 +302,31 @@ impl<R: BufRead> Reader<R> {
                 .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
             args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
             stream: hex_field(object, "stream"),
-            effect: effect_fields::effect(object, api, class, kernel),
+            effect,
             driver: effect_fields::driver_time(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
         })
+    }
+
+    /// The contents of a graph, from this line or from an earlier one.
+    fn graph_contents(&mut self, object: &Object<'_>, graph: (Tgid, u64)) -> Option<Arc<GraphContents>> {
+        let Some(list) = object.get("graph_kernels").and_then(Json::as_array) else {
+            return self.graphs.get(&graph).cloned();
+        };
+        let mut kernels = Vec::new();
+        for kernel in list.iter().filter_map(Json::as_object).take(GraphContents::MOST_KERNELS + 1) {
+            let name = kernel.get("kernel").and_then(Json::as_str);
+            let name = name.map(|name| self.name(name, most::KERNEL));
+            kernels.push((name, number(kernel, "count")?));
+        }
+        let contents = Arc::new(GraphContents::of(kernels));
+        self.graph_kernels += contents.kernels.len() + 1;
+        if self.graph_kernels > MOST_GRAPH_KERNELS {
+            self.graphs.clear();
+            self.graph_kernels = contents.kernels.len() + 1;
+        }
+        self.graphs.insert(graph, Arc::clone(&contents));
+        Some(contents)
     }
 
     fn xid(&mut self, object: &Object<'_>) -> Option<XidEvent> {

@@ -72,7 +72,7 @@ pub(super) fn copy(transfer: Transfer) -> Call {
 }
 
 pub(super) fn graph_launch() -> Call {
-    let effect = Effect::GraphLaunch(GraphLaunch { kernels: Some(1000), captured: false });
+    let effect = Effect::GraphLaunch(GraphLaunch { kernels: Some(1000), ..GraphLaunch::default() });
     let (name, class) = (Cow::Borrowed("cudaGraphLaunch"), Class::GraphLaunch);
     Call { id: 12, name, class, stream: Some(0x30), effect, ..malloc() }
 }
@@ -229,7 +229,7 @@ fn numbers_of_every_length_are_written_in_full() {
         let args = Some(vec![(Cow::Borrowed("a"), Value::Hex(n)), (Cow::Borrowed("b"), Value::Uint(n))]);
         let call = Call { start_ns: n, outcome, status: None, args, ..malloc() };
         let mut line = Vec::new();
-        event_line(&Event::Call(Box::new(call)), Phases::Together, &mut line);
+        Lines::default().event(&Event::Call(Box::new(call)), &mut line);
         let line = String::from_utf8(line).unwrap();
         let (seconds, ns) = (n / 1_000_000_000, n % 1_000_000_000);
         assert!(line.contains(&format!(r#","ts":{seconds}.{ns:09},"type""#)), "{line}");
@@ -244,7 +244,7 @@ fn any_text_is_escaped_as_json() {
     for text in texts {
         let call = Call { process: Arc::from(text.as_str()), ..malloc() };
         let mut line = Vec::new();
-        event_line(&Event::Call(Box::new(call)), Phases::Together, &mut line);
+        Lines::default().event(&Event::Call(Box::new(call)), &mut line);
         let line = String::from_utf8(line).unwrap();
         let expected = serde_json::to_string(&text).unwrap();
         assert!(line.contains(&format!(r#""process":{expected},"#)), "{line}");
@@ -353,7 +353,7 @@ fn the_name_cache_is_bounded() {
         let effect = Effect::Launch(Launch { kernel: Some(Arc::from(name)), ..Launch::default() });
         let event = Event::Call(Box::new(Call { effect, ..launch() }));
         let mut out = Vec::new();
-        event_line(&event, Phases::Together, &mut out);
+        Lines::default().event(&event, &mut out);
         String::from_utf8(out).unwrap()
     };
     (0..10_000).for_each(|i| text.push_str(&line(format!("{i}{}", "n".repeat(4000)))));

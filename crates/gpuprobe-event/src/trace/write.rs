@@ -1,20 +1,24 @@
 //! Writes events as JSON lines. Events are written by hand into one buffer and not by serde_json, because this is the
 //! cost of every recorded call.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::fields::{Fields, Key, call_fields, process_fields, xid_fields};
+use super::fields::{Fields, Key, call_fields, graph_fields, process_fields, xid_fields};
 use super::{End, Meta, type_of};
 use crate::cut::cut;
+use crate::effect::{Effect, GraphContents, GraphLaunch};
 use crate::event::{Call, Event, Evidence, LossEvent, Name, Outcome, ProcessEvent, XidEvent};
+use crate::ids::Tgid;
 
 /// Writes a trace to any writer.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
-    phases: Phases,
+    lines: Lines,
     line: Vec<u8>,
     events: u64,
     calls: u64,
@@ -25,7 +29,7 @@ impl<W: Write> Writer<W> {
     pub fn new(out: W, phases: Phases, meta: &Meta) -> io::Result<Self> {
         let mut line = Vec::with_capacity(1024);
         meta_line(meta, &mut line);
-        let mut writer = Self { out, phases, line, events: 0, calls: 0 };
+        let mut writer = Self { out, lines: Lines::new(phases), line, events: 0, calls: 0 };
         writer.out.write_all(&writer.line)?;
         Ok(writer)
     }
@@ -41,8 +45,9 @@ impl<W: Write> Writer<W> {
         may_write: impl FnOnce(&mut W, usize) -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.line.clear();
-        event_line(event, self.phases, &mut self.line);
+        self.lines.event(event, &mut self.line);
         if !may_write(&mut self.out, self.line.len())? {
+            self.lines.forget();
             return Ok(false);
         }
         self.out.write_all(&self.line)?;
@@ -147,15 +152,58 @@ pub enum Phases {
     Separate,
 }
 
-/// Appends one event as a line, with its line feed.
-pub fn event_line(event: &Event, phases: Phases, out: &mut Vec<u8>) {
-    match event {
-        Event::Call(call) => call_line(call, phases, out),
-        Event::Process(process) => process_line(process, out),
-        Event::Loss(loss) => loss_line(loss, out),
-        Event::Xid(xid) => xid_line(xid, out),
+/// Formats the events of one file as lines. What a graph consists of is in the line of its first launch only.
+#[derive(Debug, Default)]
+pub struct Lines {
+    phases: Phases,
+    /// The contents of graphs that the file has.
+    graphs: HashMap<(Tgid, u64), Arc<GraphContents>>,
+}
+
+impl Lines {
+    /// Beyond so many graphs, their contents are written again.
+    const MOST_GRAPHS: usize = 1 << 16;
+
+    pub fn new(phases: Phases) -> Self {
+        Self { phases, graphs: HashMap::new() }
     }
-    out.extend_from_slice(b"}\n");
+
+    /// Appends one event as a line, with its line feed.
+    pub fn event(&mut self, event: &Event, out: &mut Vec<u8>) {
+        match event {
+            Event::Call(call) => {
+                call_line(call, self.phases, out);
+                if let Some(contents) = self.new_graph(call) {
+                    graph_fields(contents, &mut Json(out));
+                }
+            }
+            Event::Process(process) => process_line(process, out),
+            Event::Loss(loss) => loss_line(loss, out),
+            Event::Xid(xid) => xid_line(xid, out),
+        }
+        out.extend_from_slice(b"}\n");
+    }
+
+    /// The contents of a graph that the file does not have yet.
+    fn new_graph<'a>(&mut self, call: &'a Call) -> Option<&'a GraphContents> {
+        let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents: Some(contents), .. }) =
+            &call.effect
+        else {
+            return None;
+        };
+        if self.graphs.len() >= Self::MOST_GRAPHS {
+            self.graphs.clear();
+        }
+        let before = self.graphs.insert((call.tgid, *graph), Arc::clone(contents));
+        // a later launch may know more names
+        let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, contents));
+        is_new.then_some(contents)
+    }
+
+    /// The last line was not written.
+    fn forget(&mut self) {
+        self.graphs.clear();
+    }
 }
 
 /// Appends the name of a field with its punctuation at once.

@@ -9,7 +9,7 @@ use gpuprobe_event::counters::{CommandTotals, CopyDirection, CopyTotals, GapKind
 use super::process_lines::{line, process_line, processes_line};
 use super::rates::Rates;
 use crate::gpu_op_text::{
-    began_with, bound, evidence, failed, graphs, is_named, kernel, meanwhile, more_kernels,
+    began_with, bound, evidence, failed, graphs, in_graphs, is_named, kernel, meanwhile, more_kernels,
 };
 use crate::units::{count, duration};
 
@@ -38,8 +38,9 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
         line(out, format_args!("{name}"));
         let launches =
             ops.kernels.iter().fold(0, |sum: u64, kernel| sum.saturating_add(kernel.totals.launches));
-        let named = ops.kernels.iter().filter(|kernel| is_named(kernel)).count();
-        let kernels = match (named, named < ops.kernels.len()) {
+        let launched = || ops.kernels.iter().filter(|kernel| kernel.totals.launches > 0);
+        let named = launched().filter(|kernel| is_named(kernel)).count();
+        let kernels = match (named, named < launched().count()) {
             (0, true) => "kernels of unknown name".to_owned(),
             (_, true) => format!("{named} kernels and others"),
             (_, false) => format!("{named} kernels"),
@@ -49,7 +50,8 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
         for row in shown {
             let kernel = kernel(&row.kernel, LONGEST_NAME);
             let (launches, failed) = (row.totals.launches, failed(row.totals.errors));
-            line(out, format_args!("\t{kernel}: {launches} launches{failed}"));
+            let in_graphs = in_graphs(row.in_graphs);
+            line(out, format_args!("\t{kernel}: {launches} launches{in_graphs}{failed}"));
         }
         more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
     });

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use gpuprobe_analysis::function_counts::OTHER;
 use gpuprobe_analysis::launches::OTHER_KERNELS;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, MemoryCounts};
-use gpuprobe_analysis::{Gaps, GpuOps, Snapshot};
+use gpuprobe_analysis::{CudaKernelSeries, Gaps, GpuOps, Snapshot};
 use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
 use gpuprobe_event::cut::cut;
 use gpuprobe_event::{DeviceTime, Moved};
@@ -153,16 +153,32 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "graph_kernels_derived",
         Counter,
         None,
-        [],
+        ["kernel"],
         "CUDA kernels run by launches of graphs: not seen, but derived from how the graphs were made.",
         graph_kernels
+    ),
+    process_metric!(
+        "graph_kernels_disabled",
+        Counter,
+        None,
+        [],
+        "CUDA kernels of disabled nodes of launched graphs: they did not run.",
+        disabled_kernels
+    ),
+    process_metric!(
+        "graph_conditional_nodes",
+        Counter,
+        None,
+        [],
+        "Conditional nodes of launched graphs: whether their CUDA kernels ran is not known.",
+        conditional_nodes
     ),
     process_metric!(
         "graph_launches_unknown",
         Counter,
         None,
         [],
-        "Launches of graphs whose creation was not seen: their CUDA kernels are not among the derived ones.",
+        "Launches of graphs that were not completely observed: not all their CUDA kernels are among the derived ones.",
         unknown_graphs
     ),
     process_metric!(
@@ -393,10 +409,13 @@ fn shown(kernel: &str) -> Cow<'_, str> {
 }
 
 fn kernel_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    let launched = &totals.gpu_ops.launched;
-    launched.named().for_each(|(kernel, launches)| samples.number(&[&shown(kernel)], launches));
-    if launched.other() > 0 {
-        samples.number(&[OTHER_KERNELS], launched.other());
+    by_kernel(&totals.gpu_ops.launched, samples);
+}
+
+fn by_kernel(series: &CudaKernelSeries, samples: &mut Samples) {
+    series.named().for_each(|(kernel, launches)| samples.number(&[&shown(kernel)], launches));
+    if series.other() > 0 {
+        samples.number(&[OTHER_KERNELS], series.other());
     }
 }
 
@@ -411,7 +430,22 @@ fn graph_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn graph_kernels(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    graphs(totals, samples, totals.gpu_ops.graphs.derived);
+    by_kernel(&totals.gpu_ops.graph_kernels, samples);
+}
+
+/// A value that most processes do not have.
+fn of_graphs(value: u64, samples: &mut Samples) {
+    if value > 0 {
+        samples.number(&[], value);
+    }
+}
+
+fn disabled_kernels(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    of_graphs(totals.gpu_ops.graphs.disabled, samples);
+}
+
+fn conditional_nodes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    of_graphs(totals.gpu_ops.graphs.conditional, samples);
 }
 
 fn unknown_graphs(totals: &ProcessTotals<'_>, samples: &mut Samples) {

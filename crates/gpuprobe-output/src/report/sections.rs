@@ -2,7 +2,7 @@
 
 use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::timeline::{Activity, Lane};
-use gpuprobe_analysis::{ReplayReport, SummaryReport};
+use gpuprobe_analysis::{CudaKernelLaunches, ReplayReport, SummaryReport};
 use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::HostMemory;
 
@@ -132,17 +132,27 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
     for line in lines {
         put!(out, "<p>{}</p>\n", escape(&line));
     }
-    table(out, "kernels", &["kernel", "launches", "", "threads per launch", "streams", "mean launch call"]);
-    let most = ops.kernels.first().map_or(0, |kernel| kernel.totals.launches);
+    let titles = [
+        "kernel",
+        "launches",
+        "in graphs (derived)",
+        "",
+        "threads per launch",
+        "streams",
+        "mean launch call",
+    ];
+    table(out, "kernels", &titles);
+    let most = ops.kernels.first().map_or(0, CudaKernelLaunches::runs);
     let names: Vec<_> = ops.kernels.iter().map(|kernel| kernel.kernel.as_str()).collect();
     for (kernel, short) in ops.kernels.iter().zip(short_names(&names)).take(MOST_ROWS) {
         let (name, short) = (escape(&kernel.kernel), escape(&short));
         let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             kernel.totals.launches,
-            bar(kernel.totals.launches, most, "launch"),
+            kernel.in_graphs,
+            bar(kernel.runs(), most, "launch"),
             of_each(kernel.totals.threads),
             kernel.streams,
             duration(of_each(kernel.totals.total_ns))

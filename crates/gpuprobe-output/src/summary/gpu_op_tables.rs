@@ -25,6 +25,7 @@ pub(super) fn launches(out: &mut String, ops: &GpuOps, options: &SummaryOptions,
         let titles = [
             &marked("CUDA kernel", is_incomplete),
             "launches",
+            "in graphs",
             "failed",
             "threads",
             "grid",
@@ -60,6 +61,7 @@ fn cells(kernel: &CudaKernelLaunches) -> Vec<String> {
     let threads = kernel.totals.threads.checked_div(kernel.totals.launches).filter(|threads| *threads > 0);
     vec![
         kernel.totals.launches.to_string(),
+        or_nothing((kernel.in_graphs > 0).then(|| kernel.in_graphs.to_string())),
         or_nothing((kernel.totals.errors > 0).then(|| kernel.totals.errors.to_string())),
         or_nothing(threads.map(|threads| threads.to_string())),
         or_nothing(kernel.totals.grid.map(range)),

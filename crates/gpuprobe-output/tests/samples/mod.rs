@@ -247,10 +247,14 @@ pub(crate) fn snapshot() -> Snapshot {
     let (contexts, gpus) = on_two_gpus(train);
     let (rows, mut launched, mut requests) =
         (op_rows::rows(train), LaunchTracker::default(), KernelModuleRequests::default());
+    let mut graph_kernels = LaunchTracker::default();
     requests.update(&rows.commands);
     rows.unified.iter().for_each(|(_, totals)| requests.update_unified(totals));
     // the second look is so late that kernels without a name are final
-    [0, u64::MAX].iter().for_each(|&at| launched.update(&rows.launches, at));
+    for at in [0, u64::MAX] {
+        launched.update(&rows.launches, at);
+        graph_kernels.update(&rows.graph_kernels, at);
+    }
     let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
@@ -262,7 +266,16 @@ pub(crate) fn snapshot() -> Snapshot {
         gpu_ops: &rows,
         call_sites: &call_sites(),
         processes: &HashMap::from([
-            (train, ProcessInfo { gpus: first_is(1), launched, requests, ..info("a\"b\\c\nd", None) }),
+            (
+                train,
+                ProcessInfo {
+                    gpus: first_is(1),
+                    launched,
+                    graph_kernels,
+                    requests,
+                    ..info("a\"b\\c\nd", None)
+                },
+            ),
             (again, info("a\"b\\c\nd", None)),
             (exited, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),

@@ -2,7 +2,8 @@
 
 use gpuprobe_event::counters::{
     CommandCounts, CommandTotals, CopyCounts, CopyDirection, CopyTotals, GapCounts, GapKind, GpuOpRows,
-    GraphCounts, HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap, ProcessKey, StreamGaps,
+    GraphCounts, GraphKernelCounts, HostMemory, LATENCY_BUCKETS, LaunchCounts, LaunchTotals, LongGap,
+    ProcessKey, StreamGaps,
 };
 use gpuprobe_event::driver::{CommandCode, DeviceKind, Version, command_name};
 use gpuprobe_event::{Api, Moved, UnifiedTotals, catalogue};
@@ -48,6 +49,10 @@ pub(crate) fn unified() -> UnifiedTotals {
 }
 
 /// More CUDA kernels than have series of their own, and names that must be escaped or cut.
+fn graph_kernel(process: ProcessKey, handle: u64, kernel: Option<&str>, runs: u64) -> GraphKernelCounts {
+    GraphKernelCounts { process, handle, kernel: kernel.map(Into::into), runs }
+}
+
 pub(crate) fn rows(process: ProcessKey) -> GpuOpRows {
     let few = (0..22).map(|i| kernel(process, Some(&format!("k{i:02}")), 100 + i, 40 - i));
     let hard = "a\"b\\c\nd".to_owned() + &"x".repeat(10_000);
@@ -86,7 +91,14 @@ pub(crate) fn rows(process: ProcessKey) -> GpuOpRows {
             derived: 40_000,
             unknown: 1,
             captured: 1000,
+            disabled: 40,
+            conditional: 80,
         }],
+        graph_kernels: vec![
+            graph_kernel(process, 1, Some("add(float*, float*, int)"), 39_000),
+            graph_kernel(process, 2, Some("in_graphs_only"), 960),
+            graph_kernel(process, 0, None, 40),
+        ],
         copies: vec![
             copy(CopyDirection::HostToDevice, false, HostMemory::Pinned, 64 << 20),
             copy(CopyDirection::HostToDevice, false, HostMemory::Pageable, 96 << 20),

@@ -5,8 +5,8 @@
  *   launches graphs                    captured, made by nodes, cloned, nested, updated, destroyed
  *   launches counted THREADS LAUNCHES  that many launches of 50 kernels by threads, and 40 of a graph of 1000
  *                                      kernels
- * Prints {"pid","launches":{kernel: n},"graph_launches","derived","captured"}, and with --wait as last
- * argument continues after a line on stdin.
+ * Prints {"pid","launches":{kernel: n},"in_graphs":{kernel: n},"graph_launches","derived","captured",
+ * "disabled","conditional"}, and with --wait as last argument continues after a line on stdin.
  */
 #include "launches.h"
 
@@ -104,13 +104,28 @@ static void run_classic(void)
 	totals.names[rows[1]] = "add(float*, float*, int)";
 }
 
+/* Kernels that never ran are omitted. */
+static void print_counts(const char *title, const unsigned long *counts)
+{
+	const char *separator = "";
+
+	printf(",\"%s\":{", title);
+	for (unsigned int i = 0; i < totals.kernels; i++) {
+		if (!counts[i])
+			continue;
+		printf("%s\"%s\":%lu", separator, totals.names[i], counts[i]);
+		separator = ",";
+	}
+	printf("}");
+}
+
 static void print_totals(void)
 {
-	printf("{\"pid\":%d,\"launches\":{", (int)getpid());
-	for (unsigned int i = 0; i < totals.kernels; i++)
-		printf("%s\"%s\":%lu", i ? "," : "", totals.names[i], totals.launches[i]);
-	printf("},\"graph_launches\":%lu,\"derived\":%lu,\"captured\":%lu}\n", totals.graph_launches,
-	       totals.derived, totals.captured);
+	printf("{\"pid\":%d", (int)getpid());
+	print_counts("launches", totals.launches);
+	print_counts("in_graphs", totals.in_graphs);
+	printf(",\"graph_launches\":%lu,\"derived\":%lu,\"captured\":%lu,\"disabled\":%lu,\"conditional\":%lu}\n",
+	       totals.graph_launches, totals.derived, totals.captured, totals.disabled, totals.conditional);
 	fflush(stdout);
 }
 

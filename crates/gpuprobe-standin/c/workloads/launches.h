@@ -13,7 +13,9 @@ struct totals {
 	unsigned int kernels;
 	const char *names[MAX_KERNELS];
 	unsigned long launches[MAX_KERNELS];
-	unsigned long graph_launches, derived, captured;
+	/* runs of the kernel by launches of graphs */
+	unsigned long in_graphs[MAX_KERNELS];
+	unsigned long graph_launches, derived, captured, disabled, conditional;
 };
 
 extern struct totals totals;
@@ -74,5 +76,11 @@ int cuGraphAddChildGraphNode(void **node, void *hGraph, const void *dependencies
 int cuGraphAddNode_v2(void **node, void *hGraph, const void *dependencies, const void *data, size_t count,
 		      const void *params);
 int cuGraphDestroyNode(void *hNode);
+int cuGraphKernelNodeSetParams_v2(void *hNode, const void *nodeParams);
+int cuGraphExecKernelNodeSetParams_v2(void *hGraphExec, void *hNode, const void *nodeParams);
+int cuGraphExecChildGraphNodeSetParams(void *hGraphExec, void *hNode, void *childGraph);
+int cuGraphNodeSetEnabled(void *hGraphExec, void *hNode, unsigned int isEnabled);
+int cuStreamGetCaptureInfo_v2(void *hStream, int *captureStatus_out, uint64_t *id_out, void **graph_out,
+			      const void **dependencies_out, size_t *numDependencies_out);
 
 #endif

@@ -62,6 +62,8 @@ static void launch_graph(void)
 	totals.captured += GRAPH_KERNELS;
 	totals.graph_launches += GRAPH_LAUNCHES;
 	totals.derived += GRAPH_LAUNCHES * GRAPH_KERNELS;
+	for (unsigned int k = 0; k < COUNTED_KERNELS; k++)
+		totals.in_graphs[rows[k]] += GRAPH_LAUNCHES * (GRAPH_KERNELS / COUNTED_KERNELS);
 }
 
 void run_counted(unsigned int threads, unsigned long launches)

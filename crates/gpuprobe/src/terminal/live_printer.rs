@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use gpuprobe_event::trace::{End, Meta, Phases, end_line, event_line, meta_line};
+use gpuprobe_event::trace::{End, Lines, Meta, Phases, end_line, meta_line};
 use gpuprobe_event::{Event, Outcome};
 use gpuprobe_output::{Live, LiveOptions};
 
@@ -174,7 +174,7 @@ fn print_items(page: &mut Page, items: &Receiver<Item>, shared: &Shared) -> io::
 /// Lines that are not written yet.
 struct Page {
     live: Option<Live>,
-    phases: Phases,
+    lines: Lines,
     line: String,
     bytes: Vec<u8>,
     /// Lines of calls in `bytes`.
@@ -195,7 +195,7 @@ impl Page {
             }
         };
         bytes.extend(live.as_ref().map(Live::header).unwrap_or_default().into_bytes());
-        Self { live, phases, line: String::new(), bytes, calls: 0, events: 0, returned: 0 }
+        Self { live, lines: Lines::new(phases), line: String::new(), bytes, calls: 0, events: 0, returned: 0 }
     }
 
     fn event(&mut self, event: &Event) {
@@ -205,7 +205,7 @@ impl Page {
                 live.event(event, &mut self.line);
                 self.bytes.extend_from_slice(self.line.as_bytes());
             }
-            None => event_line(event, self.phases, &mut self.bytes),
+            None => self.lines.event(event, &mut self.bytes),
         }
         self.calls += u64::from(matches!(event, Event::Call(_)));
         self.events += 1;

@@ -36,6 +36,8 @@ fn launches(daemon: &Daemon, ledger: &Value) -> (Metrics, BTreeMap<String, u64>)
     let (pid, expected) = (pid_of(ledger), counts_of(&ledger["launches"]));
     let metrics = daemon.until_equal(FRESH, |metrics, found| {
         found.compare("launches", &metrics.by(LAUNCHES, pid, "kernel"), &expected);
+        let in_graphs = counts_of(&ledger["in_graphs"]);
+        found.compare("kernels in graphs", &metrics.by(DERIVED, pid, "kernel"), &in_graphs);
     });
     (metrics, expected)
 }
@@ -69,7 +71,12 @@ fn assert_graphs(metrics: &Metrics, ledger: &Value) {
     let expected = |n: u64| (graphs > 0).then_some(n);
     let pid = pid_of(ledger);
     assert_eq!(metrics.of(GRAPHS, pid), expected(graphs), "launches of graphs");
-    assert_eq!(metrics.of(DERIVED, pid), expected(number(&ledger["derived"])), "derived");
+    let in_graphs = metrics.by(DERIVED, pid, "kernel");
+    assert_eq!(in_graphs, counts_of(&ledger["in_graphs"]), "kernels of graphs by name");
+    assert_eq!(in_graphs.values().sum::<u64>(), number(&ledger["derived"]), "derived");
+    let positive = |field: &str| Some(number(&ledger[field])).filter(|n| *n > 0);
+    assert_eq!(metrics.of("gpuprobe_graph_kernels_disabled_total", pid), positive("disabled"));
+    assert_eq!(metrics.of("gpuprobe_graph_conditional_nodes_total", pid), positive("conditional"));
     assert_eq!(metrics.of("gpuprobe_graph_launches_unknown_total", pid), expected(0));
 }
 
@@ -163,14 +170,15 @@ fn graphs_reported(outcome: &Outcome, ledger: &Value) -> (u64, u64, u64) {
     let (mut launches, mut derived, mut captured) = (0, 0, 0);
     let outermost = |c: &&Call| c.class == Class::GraphLaunch && c.parent.is_none();
     for call in outcome.trace.of(pid_of(ledger)).filter(outermost) {
-        let Effect::GraphLaunch(GraphLaunch { kernels: Some(kernels), captured: is_captured }) = call.effect
+        let Effect::GraphLaunch(GraphLaunch { kernels: Some(kernels), captured: is_captured, .. }) =
+            &call.effect
         else {
             panic!("not known: {call:?}")
         };
-        if is_captured {
-            captured += kernels;
+        if *is_captured {
+            captured += *kernels;
         } else {
-            (launches, derived) = (launches + 1, derived + kernels);
+            (launches, derived) = (launches + 1, derived + *kernels);
         }
     }
     (launches, derived, captured)
@@ -203,8 +211,13 @@ fn a_recording_has_launches_captured_launches_and_the_cuda_kernels_of_graphs(tie
         let kernels = work.kernels.iter().filter(|k| k.totals.launches > 0);
         let kernels: BTreeMap<_, _> = kernels.map(|k| (k.kernel.clone(), k.totals.launches)).collect();
         assert_eq!(kernels, expected, "in its summary");
+        let in_graphs = work.kernels.iter().filter(|k| k.in_graphs > 0);
+        let in_graphs: BTreeMap<_, _> = in_graphs.map(|k| (k.kernel.clone(), k.in_graphs)).collect();
+        assert_eq!(in_graphs, counts_of(&ledger["in_graphs"]), "kernels of graphs by name");
         let summed = work.graphs;
         assert_eq!((summed.launches, summed.derived, summed.captured), (graphs, derived, captured));
+        let nodes = ["disabled", "conditional"].map(|f| number(&ledger[f]));
+        assert_eq!([summed.disabled, summed.conditional], nodes);
         assert_eq!((summed.errors, summed.unknown), (0, 0));
     }
 }

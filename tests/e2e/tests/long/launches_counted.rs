@@ -12,6 +12,7 @@ use gpuprobe_standin::Cuda;
 
 const FRESH: Duration = Duration::from_secs(30);
 const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
+const DERIVED: &str = "gpuprobe_graph_kernels_derived_total";
 /// CUDA kernels with series of their own.
 const TOP: usize = 20;
 const ALL: u64 = 2_000_000;
@@ -30,11 +31,17 @@ fn millions_of_launches_and_of_graph_kernels_are_exact(tier: &str) {
     let sum = |m: &Metrics| m.by(LAUNCHES, pid, "kernel").values().sum::<u64>();
     // a name may come shortly after the first launch
     let named = |m: &Metrics| !m.by(LAUNCHES, pid, "kernel").contains_key("unknown");
-    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= ALL && named(m));
+    let derived = |m: &Metrics| m.by(DERIVED, pid, "kernel").values().sum::<u64>();
+    let metrics = daemon.until(FRESH, "all launches", |m| sum(m) >= ALL && named(m) && derived(m) >= 40_000);
     assert_eq!(sum(&metrics), ALL);
     assert_top(metrics.by(LAUNCHES, pid, "kernel"), counts_of(&ledger["launches"]));
     assert_eq!(metrics.of("gpuprobe_graph_launches_total", pid), Some(40));
-    assert_eq!(metrics.of("gpuprobe_graph_kernels_derived_total", pid), Some(40_000));
+    let in_graphs = metrics.by(DERIVED, pid, "kernel");
+    assert_eq!(in_graphs.values().sum::<u64>(), 40_000, "{in_graphs:?}");
+    assert!(
+        in_graphs.keys().all(|kernel| kernel == "other" || kernel.starts_with("counted_")),
+        "{in_graphs:?}"
+    );
     assert_eq!(number(&ledger["captured"]), 1000);
     assert_eq!(metrics.lost("gpu_ops_full"), 0);
     talk.go_on();

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey, ProcessMemory,
+    Allocation, CallCounts, ContextMemory, FailureCounts, GpuOpRows, GraphKernelCounts, LaunchCounts,
+    ProcessKey, ProcessMemory,
 };
 use gpuprobe_event::{Gpu, HostGpu, Losses, Tgid};
 use serde::Serialize;
@@ -180,11 +181,14 @@ fn add_gpu_ops(processes: &mut BTreeMap<ProcessKey, Arc<ProcessSnapshot>>, input
             add(&mut process.gpu_ops);
         }
     };
-    let GpuOpRows { launches, graphs, copies, gaps, calls: _, commands: _, unified: _ } = inputs.gpu_ops;
-    let mut launched: BTreeMap<ProcessKey, Vec<&LaunchCounts>> = BTreeMap::new();
-    launches.iter().for_each(|row| launched.entry(row.process).or_default().push(row));
-    for (process, rows) in launched {
-        add(process, &|gpu_ops| gpu_ops.kernels.extend(by_kernel(rows.iter().copied())));
+    let GpuOpRows { launches, graphs, graph_kernels, copies, gaps, calls: _, commands: _, unified: _ } =
+        inputs.gpu_ops;
+    let mut launched: BTreeMap<ProcessKey, (Vec<&LaunchCounts>, Vec<&GraphKernelCounts>)> = BTreeMap::new();
+    launches.iter().for_each(|row| launched.entry(row.process).or_default().0.push(row));
+    graph_kernels.iter().for_each(|row| launched.entry(row.process).or_default().1.push(row));
+    for (process, (rows, in_graphs)) in launched {
+        let kernels = || by_kernel(rows.iter().copied(), in_graphs.iter().copied());
+        add(process, &|gpu_ops| gpu_ops.kernels.extend(kernels()));
     }
     graphs.iter().for_each(|row| add(row.process, &|gpu_ops| gpu_ops.graphs.add_row(row)));
     copies.iter().for_each(|row| add(row.process, &|gpu_ops| gpu_ops.copies.push(row.totals.clone())));

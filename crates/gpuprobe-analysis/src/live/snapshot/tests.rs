@@ -200,6 +200,8 @@ fn rows_of_an_unknown_process_are_left_to_the_next_snapshot() {
             derived: 1,
             unknown: 0,
             captured: 0,
+            disabled: 0,
+            conditional: 0,
         }],
         ..GpuOpRows::default()
     };

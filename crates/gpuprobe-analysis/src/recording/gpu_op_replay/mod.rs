@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS, LaunchTotals};
-use gpuprobe_event::{Call, Class, CopyPart, Launch, Tgid, Transfer};
+use gpuprobe_event::{Call, Class, CopyPart, GraphLaunch, Launch, Tgid, Transfer};
 
 use self::busiest::BusiestThreads;
 pub use self::idle_times::{GapGroup, IdleSummary, StreamIdle};
@@ -97,6 +97,7 @@ impl GpuOpReplay {
             gaps: self.gap_tracker.gaps(),
             // these are for tables that are read repeatedly
             launched: CudaKernelSeries::default(),
+            graph_kernels: CudaKernelSeries::default(),
             requests: CommandSeries::default(),
             busiest: self.busiest.busiest(),
             batched: self.batched,
@@ -116,7 +117,7 @@ impl GpuOpReplay {
     fn count(&mut self, op: GpuOp) {
         match &op.kind {
             OpKind::Launch(launch) => self.launch(launch, &op),
-            OpKind::GraphLaunch(graph) => self.graph_launch(graph.kernels, &op),
+            OpKind::GraphLaunch(launch) => self.graph_launch(launch, &op),
             OpKind::Transfer(transfer) => self.transfer(transfer, &op),
         }
     }
@@ -166,14 +167,27 @@ impl GpuOpReplay {
         }
     }
 
-    fn graph_launch(&mut self, kernels: Option<u64>, op: &GpuOp) {
+    fn graph_launch(&mut self, launch: &GraphLaunch, op: &GpuOp) {
         if op.captured {
-            self.graphs.capture(if op.failed { 0 } else { kernels.unwrap_or(0) });
+            self.graphs.capture(if op.failed { 0 } else { launch.kernels.unwrap_or(0) });
         } else if op.failed {
             self.graphs.errors += 1;
         } else {
-            self.graphs.launch(kernels);
+            self.graphs.launch(launch);
+            self.graph_kernels(launch);
             self.gap_tracker.launch(op);
+        }
+    }
+
+    /// Counts the CUDA kernels of a launched graph by name.
+    fn graph_kernels(&mut self, launch: &GraphLaunch) {
+        let named = launch.contents.as_ref().map_or(&[][..], |contents| &contents.kernels);
+        let sum = named.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
+        let unnamed = launch.kernels.unwrap_or(0).saturating_sub(sum);
+        let unnamed = (unnamed > 0).then_some((&None, unnamed));
+        for (name, n) in named.iter().map(|(name, n)| (name, *n)).chain(unnamed) {
+            let row = self.kernels.entry(self.name_of(name.as_ref())).or_default();
+            row.in_graphs = row.in_graphs.saturating_add(n);
         }
     }
 

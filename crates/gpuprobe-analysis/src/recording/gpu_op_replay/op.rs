@@ -33,7 +33,7 @@ impl GpuOp {
                 // a forged trace can have any number
                 OpKind::Launch(Launch { kernels: launch.kernels.min(Launch::MOST_KERNELS), ..launch.clone() })
             }
-            Effect::GraphLaunch(launch) => OpKind::GraphLaunch(*launch),
+            Effect::GraphLaunch(launch) => OpKind::GraphLaunch(launch.clone()),
             // a copy is counted where the CUDA driver is called, and this one made no such call
             Effect::Transfer(transfer) if transfer.without_driver => return None,
             Effect::Transfer(transfer) => OpKind::Transfer(transfer.clone()),

@@ -1,7 +1,7 @@
 use gpuprobe_event::counters::CopyDirection::HostToDevice;
 use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Effect, GraphLaunch, Tid};
+use gpuprobe_event::{Api, Effect, GraphContents, GraphLaunch, Tid};
 
 use super::pending::{MOST_PENDING, MOST_PENDING_IN_ALL, MOST_THREADS};
 use super::*;
@@ -26,7 +26,7 @@ fn launch(kernel: &str, stream: u64) -> Call {
 }
 
 fn graph_launch(kernels: Option<u64>) -> Call {
-    let effect = Effect::GraphLaunch(GraphLaunch { kernels, captured: false });
+    let effect = Effect::GraphLaunch(GraphLaunch { kernels, ..GraphLaunch::default() });
     Call { class: Class::GraphLaunch, stream: Some(7), effect, ..call(Api::Driver, "cuGraphLaunch", 0) }
 }
 
@@ -87,8 +87,38 @@ fn captured_operations_do_not_count_and_graph_launches_count_their_kernels() {
         graph_launch(None),
         failed(graph_launch(Some(1000))),
     ]);
-    let graphs = GraphLaunches { launches: 2, errors: 1, derived: 1000, unknown: 1, captured: 18 };
-    assert_eq!((gpu_ops.graphs, gpu_ops.kernels.len(), gpu_ops.copies.len()), (graphs, 0, 0));
+    let graphs = GraphLaunches {
+        launches: 2,
+        errors: 1,
+        derived: 1000,
+        unknown: 1,
+        captured: 18,
+        ..GraphLaunches::default()
+    };
+    assert_eq!((gpu_ops.graphs, gpu_ops.copies.len()), (graphs, 0));
+    let kernels: Vec<_> =
+        gpu_ops.kernels.iter().map(|k| (k.kernel.as_str(), k.runs(), k.in_graphs)).collect();
+    assert_eq!(kernels, [("unknown", 1000, 1000)], "the trace has no names");
+}
+
+#[test]
+fn kernels_of_graphs_count_by_name_at_each_launch() {
+    let contents = Arc::new(GraphContents::of([(Some("gemm".into()), 3), (Some("k".into()), 1)]));
+    let of_graph = |kernels| {
+        let mut call = graph_launch(Some(kernels));
+        if let Effect::GraphLaunch(launch) = &mut call.effect {
+            launch.contents = Some(Arc::clone(&contents));
+            (launch.disabled, launch.conditional, launch.incomplete) = (2, 1, kernels > 4);
+        }
+        call
+    };
+    // the last graph has a kernel more than its contents
+    let gpu_ops = fed(&[launch("k", 7), of_graph(4), of_graph(4), captured(of_graph(4)), of_graph(5)]);
+    let kernels: Vec<_> =
+        gpu_ops.kernels.iter().map(|k| (k.kernel.as_str(), k.totals.launches, k.in_graphs)).collect();
+    assert_eq!(kernels, [("gemm", 0, 9), ("k", 1, 3), ("unknown", 0, 1)]);
+    let GraphLaunches { derived, unknown, disabled, conditional, .. } = gpu_ops.graphs;
+    assert_eq!((derived, unknown, disabled, conditional), (13, 1, 6, 3));
 }
 
 #[test]

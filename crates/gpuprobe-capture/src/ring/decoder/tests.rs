@@ -4,7 +4,7 @@ use gpuprobe_event::{Api, CopyPart, Free, GraphLaunch, MemoryAmount, Replaced, S
 use super::*;
 use crate::stacks::resolver::NoResolver;
 use crate::wire::{
-    as_bytes, gp_allocated, gp_copied, gp_detail, gp_graph_size, gp_part, gp_pointee, gp_released,
+    as_bytes, gp_allocated, gp_copied, gp_detail, gp_on_graph, gp_part, gp_pointee, gp_released,
 };
 
 fn decoder() -> Decoder {
@@ -124,12 +124,14 @@ fn the_copies_of_a_batch_are_reported_by_kind() {
 
 #[test]
 fn the_kernels_of_a_graph_are_reported_by_the_outermost_call() {
-    let detail = gp_detail { graph: gp_graph_size { kernels: 1000, reserved: 0 } };
+    let detail = gp_detail {
+        graph: gp_on_graph { contents: 5, kernels: 1000, disabled: 2, ..gp_on_graph::default() },
+    };
     let raw = gp_call { detail, ..call_of("cudaGraphLaunch") };
-    let graph = |kernels| Effect::GraphLaunch(GraphLaunch { kernels, captured: false });
-    assert_eq!(decode(&raw).effect, graph(None));
+    assert_eq!(decode(&raw).effect, Effect::GraphLaunch(GraphLaunch::default()));
     let known = gp_call { effect: number::EFFECT_GRAPH, ..raw };
-    assert_eq!(decode(&known).effect, graph(Some(1000)));
+    let graph = GraphLaunch { kernels: Some(1000), graph: Some(5), disabled: 2, ..GraphLaunch::default() };
+    assert_eq!(decode(&known).effect, Effect::GraphLaunch(graph));
     let mut list = driver_call("cuLaunchCooperativeKernelMultiDevice");
     list.registers[1] = 2;
     let mut bytes = [0; number::POINTEE];

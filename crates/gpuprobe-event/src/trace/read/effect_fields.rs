@@ -34,7 +34,16 @@ pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option
             shared: number(object, "shared").unwrap_or(0),
             captured,
         }),
-        Class::GraphLaunch => Effect::GraphLaunch(GraphLaunch { kernels, captured }),
+        Class::GraphLaunch => Effect::GraphLaunch(GraphLaunch {
+            kernels,
+            graph: number(object, "graph"),
+            // the reader adds them: they are in the line of the first launch
+            contents: None,
+            disabled: number(object, "disabled").unwrap_or(0),
+            conditional: number(object, "conditional").unwrap_or(0),
+            incomplete: flag(object, "incomplete").unwrap_or(false),
+            captured,
+        }),
         Class::Memcpy | Class::Memset => Effect::Transfer(Transfer { captured, ..transfer(object, class) }),
         _ if api == Api::Kernel => {
             let call = DeviceSyscall {

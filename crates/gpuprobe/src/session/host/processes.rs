@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gpuprobe_analysis::{
-    ExitedProcess, ExitedProcesses, KernelModuleRequests, LaunchTracker, ProcessInfo, ProcessSnapshot,
+    CudaKernelSeries, ExitedProcess, ExitedProcesses, GpuOps, KernelModuleRequests, LaunchTracker,
+    ProcessInfo, ProcessSnapshot,
 };
 use gpuprobe_capture::{Batch, Capture, CaptureError, ExitedRows};
 use gpuprobe_discover::pod_of;
@@ -82,6 +83,9 @@ impl Processes {
     /// Adds what is new in the rows of launches, ioctl commands and unified memory.
     pub(crate) fn update(&mut self, gpu_ops: &GpuOpRows, now_ns: u64) {
         self.update_launches(&gpu_ops.launches, now_ns);
+        for (key, rows) in by_process(&gpu_ops.graph_kernels, |row| row.process) {
+            self.infos.entry(key).and_modify(|info| info.graph_kernels.update(rows, now_ns));
+        }
         for (key, rows) in by_process(&gpu_ops.commands, |row| row.process) {
             self.infos.entry(key).and_modify(|info| info.requests.update(rows));
         }
@@ -117,7 +121,7 @@ impl Processes {
             ProcessChange::Start => {
                 self.end_others(key, now_ns);
                 let mut info = self.info(process);
-                info.launched = self.launched_after(key, &info);
+                (info.launched, info.graph_kernels) = self.launched_after(key, &info);
                 self.running.insert(key.tgid, key);
                 self.infos.insert(key, info);
             }
@@ -225,13 +229,19 @@ impl Processes {
         archive.make_room(|process| shares_series(running, exited, infos, process));
     }
 
-    /// The launch series of a new process. Earlier processes with the same labels share its series.
-    fn launched_after(&self, key: ProcessKey, info: &ProcessInfo) -> LaunchTracker {
+    /// The series of launches, and of CUDA kernels in graphs, of a new process. Earlier processes with the same labels
+    /// share them.
+    fn launched_after(&self, key: ProcessKey, info: &ProcessInfo) -> (LaunchTracker, LaunchTracker) {
         let earlier = with_pid(&self.running, &self.exited, &self.infos, key.tgid);
-        let earlier =
-            earlier.filter(|before| before.has_labels_of(info)).map(|before| before.launched.series());
+        let earlier: Vec<_> = earlier.filter(|before| before.has_labels_of(info)).collect();
         let archived = self.archive.with_pid(key.tgid).filter(|before| before.is_labelled(key.tgid, info));
-        LaunchTracker::after(earlier.chain(archived.map(|before| &before.gpu_ops.launched)))
+        let archived: Vec<_> = archived.map(|before| &before.gpu_ops).collect();
+        let series = |info: fn(&ProcessInfo) -> &LaunchTracker, ops: fn(&GpuOps) -> &CudaKernelSeries| {
+            let earlier = earlier.iter().map(|before| info(before).series());
+            LaunchTracker::after(earlier.chain(archived.iter().map(|before| ops(before))))
+        };
+        let launched = series(|info| &info.launched, |ops| &ops.launched);
+        (launched, series(|info| &info.graph_kernels, |ops| &ops.graph_kernels))
     }
 
     fn info(&self, process: &ProcessEvent) -> ProcessInfo {
@@ -243,6 +253,7 @@ impl Processes {
             exited_at_ns: None,
             gpus: GpuNumbers::default(),
             launched: LaunchTracker::default(),
+            graph_kernels: LaunchTracker::default(),
             requests: KernelModuleRequests::default(),
         }
     }
@@ -291,6 +302,9 @@ fn add_gpu_op_rows(exited: &mut HashMap<ProcessKey, ExitedProcess>, rows: GpuOpR
     }
     for row in rows.graphs {
         exited.entry(row.process).and_modify(|process| process.gpu_ops.graphs.push(row));
+    }
+    for row in rows.graph_kernels {
+        exited.entry(row.process).and_modify(|process| process.gpu_ops.graph_kernels.push(row));
     }
     for row in rows.copies {
         exited.entry(row.process).and_modify(|process| process.gpu_ops.copies.push(row));

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use gpuprobe_analysis::{LiveMemory, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
-use gpuprobe_event::trace::{End, FORMAT, Meta, Phases, end_line, event_line};
+use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, end_line};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{SummaryOptions, summary};
@@ -223,7 +223,8 @@ impl Last {
         // counts and the exit status of the command are filled in later
         const FILLED_IN: usize = 128;
         let mut lines = Vec::new();
-        self.events.iter().for_each(|event| event_line(event, Phases::Together, &mut lines));
+        let mut format = Lines::default();
+        self.events.iter().for_each(|event| format.event(event, &mut lines));
         end_line(&self.end, &mut lines);
         (lines.len() + FILLED_IN) as u64
     }

@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/* Nodes of graphs, described by structs in the program's memory, and nodes that change later. */
+#ifndef GP_GRAPH_NODES_BPF_H
+#define GP_GRAPH_NODES_BPF_H
+
+#include "graph_contents.bpf.h"
+
+/* types of nodes, and the offset of what follows the type, in CUgraphNodeParams */
+#define GP_NODE_KERNEL 0
+#define GP_NODE_GRAPH 4
+#define GP_NODE_CONDITIONAL 13
+#define GP_NODE_PARAMS 16
+
+/* in CUDA_KERNEL_NODE_PARAMS: a CUkernel, which is used if there is no function */
+#define GP_NODE_CUKERNEL 56
+
+/* The handle of the kernel in a CUDA_KERNEL_NODE_PARAMS; 0 if it could not be read. */
+static __always_inline __u64 kernel_in_params(__u64 params)
+{
+	__u64 handle = 0;
+
+	if (bpf_probe_read_user(&handle, sizeof(handle), (void *)params) ||
+	    (!handle &&
+	     bpf_probe_read_user(&handle, sizeof(handle), (void *)(params + GP_NODE_CUKERNEL)))) {
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
+		return 0;
+	}
+	return handle;
+}
+
+GP_GLOBAL_FUNC int add_kernel_node(const struct gp_call *call, __u64 graph, __u64 params)
+{
+	struct gp_node_kernels of = {.kernels = 1};
+
+	if (!call)
+		return 0;
+	of.member = kernel_in_params(params);
+	add_node(call, graph, &of);
+	return 0;
+}
+
+/* The type of a node whose parameters contain it. */
+static __always_inline __u32 type_in_params(__u64 params)
+{
+	__u32 type = ~0;
+
+	if (bpf_probe_read_user(&type, sizeof(type), (void *)params))
+		count_loss(GP_LOSS_UNREAD_GPU_OP);
+	return type;
+}
+
+static __always_inline void add_any_node(const struct gp_call *call, __u64 handle, __u64 params)
+{
+	struct gp_graph *graph;
+	__u64 child = 0;
+
+	switch (type_in_params(params)) {
+	case GP_NODE_KERNEL:
+		add_kernel_node(call, handle, params + GP_NODE_PARAMS);
+		break;
+	case GP_NODE_GRAPH:
+		bpf_probe_read_user(&child, sizeof(child), (void *)(params + GP_NODE_PARAMS));
+		add_child_node(call, handle, child);
+		break;
+	case GP_NODE_CONDITIONAL:
+		graph = graph_to_change(call, handle);
+		if (graph)
+			graph->size.conditional++;
+		break;
+	}
+}
+
+/* A node of a graph got other parameters, and with them perhaps another kernel. */
+GP_GLOBAL_FUNC int set_kernel(const struct gp_call *call, __u64 handle, __u64 params)
+{
+	struct gp_live_key key;
+	struct gp_graph *graph;
+	struct gp_node *node;
+	__u64 kernel;
+
+	if (!call)
+		return 0;
+	key = key_of(call, handle);
+	node = bpf_map_lookup_elem(&nodes, &key);
+	/* a captured node: most programs change its arguments, not its kernel */
+	if (!node || node->of.is_graph)
+		return 0;
+	kernel = kernel_in_params(params);
+	graph = find_graph(&graphs, call, node->graph);
+	if (!graph || kernel == node->of.member)
+		return 0;
+	send_graph_change(call, graph->size.contents, node->of.member, -1, GP_GRAPH_ADD_KERNEL);
+	send_graph_change(call, graph->size.contents, kernel, 1, GP_GRAPH_ADD_KERNEL);
+	node->of.member = kernel;
+	return 0;
+}
+
+static __always_inline struct gp_exec_node_key exec_node_key(const struct gp_call *call,
+							     const struct gp_graph *exec, __u64 node)
+{
+	return (struct gp_exec_node_key){
+	    .instance = call->instance, .exec_id = exec->id, .node = node, .tgid = call->tgid};
+}
+
+/* The kernels of a node in an executable graph: as they were changed there, or as in the graph. */
+static __always_inline bool find_exec_node(const struct gp_call *call, const struct gp_graph *exec, __u64 node,
+					   struct gp_node_kernels *of)
+{
+	struct gp_exec_node_key exec_key = exec_node_key(call, exec, node);
+	struct gp_node_kernels *changed = bpf_map_lookup_elem(&exec_nodes, &exec_key);
+	struct gp_live_key key = key_of(call, node);
+	struct gp_node *in_graph;
+
+	if (changed) {
+		*of = *changed;
+		return true;
+	}
+	in_graph = bpf_map_lookup_elem(&nodes, &key);
+	if (in_graph)
+		*of = in_graph->of;
+	return in_graph;
+}
+
+/*
+ * Replaces the kernels of a node in an executable graph. Its contents get a new number, so that its launches
+ * so far stay those of the contents it had.
+ */
+GP_GLOBAL_FUNC int replace_exec_node(const struct gp_call *call, __u64 handle, __u64 node,
+				     const struct gp_node_kernels *before, const struct gp_node_kernels *after)
+{
+	struct gp_exec_node_key key;
+	struct gp_graph_size size;
+	struct gp_graph *exec;
+
+	if (!call || !before || !after)
+		return 0;
+	exec = find_graph(&execs, call, handle);
+	if (!exec)
+		return 0;
+	key = exec_node_key(call, exec, node);
+	bpf_map_update_elem(&exec_nodes, &key, after, BPF_ANY);
+	copy_contents(call, &size, &exec->size);
+	if (before->disabled) {
+		size.disabled -= before->kernels;
+	} else {
+		size.kernels -= before->kernels;
+		send_node(call, size.contents, before, -1);
+	}
+	if (after->disabled) {
+		size.disabled += after->kernels;
+	} else {
+		size.kernels += after->kernels;
+		send_node(call, size.contents, after, 1);
+	}
+	put_exec_launches(call, &size);
+	forget_contents(call, exec->size.contents);
+	exec->size = size;
+	return 0;
+}
+
+/* A node of an executable graph got another kernel, or other arguments for the same one. */
+GP_GLOBAL_FUNC int set_exec_kernel(const struct gp_call *call, __u64 handle, __u64 node, __u64 params)
+{
+	struct gp_node_kernels before, after;
+	struct gp_graph *exec;
+
+	if (!call)
+		return 0;
+	exec = find_graph(&execs, call, handle);
+	if (!exec)
+		return 0;
+	after = (struct gp_node_kernels){.kernels = 1, .member = kernel_in_params(params)};
+	if (!find_exec_node(call, exec, node, &before)) {
+		send_graph_change(call, exec->size.contents, after.member, 0, GP_GRAPH_SET_KERNEL);
+		return 0;
+	}
+	after.disabled = before.disabled;
+	if (!before.is_graph && after.member != before.member)
+		replace_exec_node(call, handle, node, &before, &after);
+	return 0;
+}
+
+/* A child node of an executable graph got other contents. */
+GP_GLOBAL_FUNC int set_exec_child(const struct gp_call *call, __u64 handle, __u64 node, __u64 child)
+{
+	struct gp_node_kernels before, after = {};
+	struct gp_graph *exec;
+
+	if (!call)
+		return 0;
+	exec = find_graph(&execs, call, handle);
+	if (!exec)
+		return 0;
+	if (!find_exec_node(call, exec, node, &before) || !child_kernels(call, child, &after)) {
+		exec->size.incomplete = 1;
+		return 0;
+	}
+	replace_exec_node(call, handle, node, &before, &after);
+	return 0;
+}
+
+/* A node of an executable graph was enabled or disabled. */
+GP_GLOBAL_FUNC int enable_node(const struct gp_call *call, __u64 handle, __u64 node, bool enabled)
+{
+	struct gp_node_kernels before, after;
+	struct gp_graph *exec;
+
+	if (!call)
+		return 0;
+	exec = find_graph(&execs, call, handle);
+	if (!exec)
+		return 0;
+	if (!find_exec_node(call, exec, node, &before)) {
+		/* a captured node, or one without kernels: which one is not known */
+		exec->size.incomplete = 1;
+		return 0;
+	}
+	after = before;
+	after.disabled = !enabled;
+	if (after.disabled != before.disabled)
+		replace_exec_node(call, handle, node, &before, &after);
+	return 0;
+}
+
+#endif
