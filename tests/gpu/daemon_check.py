@@ -85,6 +85,7 @@ def graph(daemon, program, profile):
         counts = {
             "launched": sum_of(samples, "gpuprobe_kernel_launches_total"),
             "derived": sum_of(samples, "gpuprobe_graph_kernels_derived_total"),
+            "unnamed": sum_of(samples, "gpuprobe_graph_kernels_derived_total", kernel="unknown"),
             "graphs": sum_of(samples, "gpuprobe_graph_launches_total"),
             "unknown": sum_of(samples, "gpuprobe_graph_launches_unknown_total"),
         }
@@ -92,9 +93,11 @@ def graph(daemon, program, profile):
             kind, steps = line.split()[0], int(line.split()[1])
             delta = {name: counts[name] - before[name] for name in counts}
             kernels = delta["launched"] + delta["derived"]
-            text = f"{kind}: {kernels:.0f} kernels in {steps} steps, torch.profiler {expected[kind]}; {delta}"
-            good &= verdict(kernels == expected[kind], text)
-            good &= verdict(delta["unknown"] == 0 and lost == 0, f"{kind}: no unknown graph, {lost:.0f} lost")
+            profiled = sum(expected[kind]["kernels"].values())
+            text = f"{kind}: {kernels:.0f} kernels in {steps} steps, torch.profiler {profiled}; {delta}"
+            good &= verdict(kernels == profiled, text)
+            missing = delta["unknown"] + delta["unnamed"] + lost
+            good &= verdict(missing == 0, f"{kind}: no unknown graph or kernel, {lost:.0f} lost")
         before = counts
         child.stdin.write("\n")
         child.stdin.flush()

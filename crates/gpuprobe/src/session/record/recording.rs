@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 use gpuprobe_analysis::{LiveMemory, Rules, Summary};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
-use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, end_line};
+use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, Phases, end_line};
 use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{SummaryOptions, summary};
