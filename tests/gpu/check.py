@@ -195,8 +195,12 @@ def bandwidth(calls, end, ledger, compare):
 
 
 def normal(name):
-    """A demangled name without what demanglers write differently: spaces, and types of numbers."""
-    return re.sub(r"\b(\d+)(ul|l|u|ll|ull)\b", r"\1", re.sub(r"\s|\(int\)|\(bool\)", "", name))
+    """A demangled name without what two demanglers write differently: spaces, types of numbers, parameters of lambdas,
+    `const`, and the `void` that a function inside a name returns."""
+    name = re.sub(r"\bvoid\b|\bconst\b|\s", "", name)
+    name = re.sub(r"\((unsigned)?(int|long|bool|char|short)\)(?=[\d-])", "", name)
+    name = re.sub(r"\b(\d+)(ul|l|u|ll|ull)\b", r"\1", name)
+    return re.sub(r"\{lambda(\([^{}]*?\))?#(\d+)\}", r"{lambda#\2}", name)
 
 
 def normalized(kernels):
