@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::maps::{MappedFile, Mapping};
+use super::maps::{CodeRange, MappedFile, Mapping};
 use crate::access::{self, RegularFile, StallDomain, TABLE_LIMIT};
+use crate::elf::Elf;
 use crate::error::DiscoverError;
 use crate::skipped::{SkipCause, why};
 
@@ -65,4 +66,13 @@ pub(crate) fn open_mapped(
         }
     }
     Err(first)
+}
+
+/// What the loader added to the addresses of a file: the difference between where a range of it is mapped and the
+/// address that the file gives for it.
+pub(crate) fn load_bias(range: &CodeRange, elf: &Elf<'_>) -> Option<u64> {
+    // code may begin anywhere in the first page of its mapping
+    let last = 0xfff;
+    let address = elf.code_address(range.offset | last)?;
+    Some(range.start.wrapping_add(last).wrapping_sub(address))
 }

@@ -1,0 +1,218 @@
+//! Resolves the Python frames of real interpreters, whose threads wait, and compares with the stacks that the program
+//! itself reports.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use gpuprobe_discover::python::{
+    Alignment, CodeCache, Interpreter, MergedFrame, NoInterpreter, PythonStack, PythonStackEnd, PythonThread,
+    StackToMerge, call_site, merge,
+};
+use gpuprobe_discover::{Memory, ProcessMemory, Registers, StackEnd, Symbolizer, Unwinder};
+
+const PROC: &str = "/proc";
+
+/// A function, its file and the current line.
+type Line = (String, String, u32);
+
+/// What a thread of the program says about itself.
+#[derive(Debug)]
+struct Reported {
+    native: u32,
+    pthread: u64,
+    /// The innermost first.
+    lines: Vec<Line>,
+}
+
+/// A program whose threads all wait.
+struct Waiting {
+    child: Child,
+    threads: BTreeMap<String, Reported>,
+}
+
+impl Waiting {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
+        let mut threads = BTreeMap::new();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.expect("text");
+            if line == "ready" {
+                return Self { child, threads };
+            }
+            let mut fields = line.split('\t');
+            let mut field = || fields.next().unwrap().to_owned();
+            let (name, native, pthread) = (field(), field().parse().unwrap(), field().parse().unwrap());
+            let frames: Vec<_> = fields.collect();
+            let frames = frames.chunks_exact(3);
+            let lines = frames.map(|f| (f[0].to_owned(), f[1].to_owned(), f[2].parse().unwrap())).collect();
+            threads.insert(name, Reported { native, pthread, lines });
+        }
+        panic!("the program ended early");
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn memory(&self) -> ProcessMemory {
+        ProcessMemory::new(&Path::new(PROC).join(self.pid().to_string()))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// The interpreters of this machine that are supported: in PATH, by version or not, and those of pyenv.
+fn interpreters() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let pyenv = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    folders.extend(pyenv.map(|version| version.path().join("bin")));
+    let mut found = BTreeMap::new();
+    for folder in folders {
+        for name in ["3", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"] {
+            let program = folder.join(format!("python{name}"));
+            // the real one: pyenv's programs in PATH are scripts
+            let code = "import sys; print(sys.executable, *sys.version_info[:2])";
+            let output = Command::new(&program).args(["-I", "-c", code]).output();
+            let Ok(output) = output else { continue };
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let Some([executable, "3", minor]) = text.split_whitespace().collect::<Vec<_>>().try_into().ok()
+            else {
+                continue;
+            };
+            if minor.parse().is_ok_and(|minor: u8| (9..=14).contains(&minor)) {
+                let executable = PathBuf::from(executable);
+                found.insert(executable.canonicalize().unwrap(), executable);
+            }
+        }
+    }
+    println!("{} interpreters: {:?}", found.len(), found.keys());
+    assert!(!found.is_empty(), "no Python from 3.9 to 3.14 in PATH or of pyenv");
+    found.into_values().collect()
+}
+
+fn waiting(interpreter: &Path) -> Waiting {
+    let mut command = Command::new(interpreter);
+    command.arg("-I").arg(programs().join("waiting_threads.py"));
+    Waiting::start(command)
+}
+
+fn resolved(
+    stack: &PythonStack,
+    interpreter: &Interpreter,
+    memory: &dyn Memory,
+    cache: &mut CodeCache,
+) -> Vec<Line> {
+    let line = |frame: &gpuprobe_discover::python::PythonFrame| {
+        let code = cache.resolve(memory, &interpreter.offsets, frame.code).expect("a code object");
+        let line = code.line_of(frame.instruction_offset).unwrap_or(0);
+        (code.function().to_owned(), code.file.clone(), line)
+    };
+    stack.frames.iter().map(line).collect()
+}
+
+#[test]
+fn the_frames_of_all_threads_are_those_that_the_program_reports() {
+    for program in interpreters() {
+        let waiting = waiting(&program);
+        let interpreter = Interpreter::of_pid(Path::new(PROC), waiting.pid()).unwrap();
+        println!("{}: Python {}", program.display(), interpreter.version);
+        let (memory, mut cache) = (waiting.memory(), CodeCache::new());
+        let kinds = ["async", "generator", "main", "method", "native", "recursion", "unicode"];
+        assert_eq!(waiting.threads.keys().collect::<Vec<_>>(), kinds);
+        for (name, thread) in &waiting.threads {
+            let state = interpreter.thread_state(&memory, PythonThread::Pthread(thread.pthread)).unwrap();
+            let stack = interpreter.frames(&memory, state);
+            assert_eq!(stack.end, PythonStackEnd::Complete, "{name}");
+            assert_eq!(resolved(&stack, &interpreter, &memory, &mut cache), thread.lines, "{name}");
+            assert!(stack.frames.last().unwrap().is_entry, "{name}: native code called the outermost");
+            // as BPF does it
+            assert_eq!(interpreter.thread_state_of_key(&memory, thread.pthread), Some(state), "{name}");
+            let by_number = interpreter.stack(&memory, PythonThread::Native(thread.native));
+            if interpreter.version.minor >= 11 {
+                assert_eq!(by_number, Ok(stack), "{name}");
+            } else {
+                assert!(by_number.is_err());
+            }
+        }
+        let files: Vec<&str> = waiting.threads["method"].lines.iter().map(|line| line.1.as_str()).collect();
+        let site = call_site(files.iter().copied()).unwrap();
+        assert!(files[site].ends_with("waiting_threads.py"), "{files:?}");
+    }
+}
+
+/// Registers and stack of a thread that waits in a system call. Its frame pointer is not known.
+fn copied_stack(waiting: &Waiting, native: u32) -> (Registers, Vec<u8>) {
+    let path = format!("{PROC}/{}/task/{native}/syscall", waiting.pid());
+    let text = std::fs::read_to_string(path).unwrap();
+    let words: Vec<_> = text.split_whitespace().rev().take(2).collect();
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    let registers = Registers { ip: hex(words[0]), sp: hex(words[1]), fp: 0, lr: 0 };
+    // as much as there is, up to the end of the stack's mapping
+    let whole = (1..64).rev().find_map(|size| waiting.memory().bytes(registers.sp, size << 12));
+    (registers, whole.unwrap())
+}
+
+#[test]
+fn native_and_python_frames_are_merged() {
+    for program in interpreters() {
+        let waiting = waiting(&program);
+        let interpreter = Interpreter::of_pid(Path::new(PROC), waiting.pid()).unwrap();
+        let (memory, mut cache) = (waiting.memory(), CodeCache::new());
+        let (mut unwinder, mut symbolizer) = (Unwinder::new(), Symbolizer::new());
+        let (mut exact, mut names) = (Vec::new(), BTreeMap::new());
+        for (name, thread) in &waiting.threads {
+            let (registers, copy) = copied_stack(&waiting, thread.native);
+            let native = unwinder.unwind(Path::new(PROC), waiting.pid(), registers, &copy);
+            let frames = unwinder.frames(Path::new(PROC), waiting.pid(), &native.addresses, &mut symbolizer);
+            let functions: Vec<_> = frames.iter().map(|frame| frame.function.as_deref()).collect();
+            let stack = interpreter.stack(&memory, PythonThread::Pthread(thread.pthread)).unwrap();
+            let merged = merge(
+                StackToMerge { frames: &functions, is_complete: native.end == StackEnd::Complete },
+                StackToMerge { frames: &stack.frames, is_complete: true },
+            );
+            let lines = resolved(&stack, &interpreter, &memory, &mut cache);
+            let shown: Vec<_> = merged
+                .frames
+                .iter()
+                .map(|frame| match frame {
+                    MergedFrame::Native(at) => functions[*at].unwrap_or("?").to_owned(),
+                    MergedFrame::Python(at) => lines[*at].0.rsplit('.').next().unwrap().to_owned(),
+                })
+                .collect();
+            println!("{} {name}: {:?} {:?} {shown:?}", interpreter.version, native.end, merged.alignment);
+            if merged.alignment == Alignment::Exact {
+                exact.push(name.as_str());
+            }
+            names.insert(name.as_str(), shown);
+        }
+        assert_eq!(exact.len(), waiting.threads.len(), "{}", interpreter.version);
+    }
+}
+
+#[test]
+fn other_programs_are_not_python() {
+    let child = Command::new("sleep").arg("60").spawn().unwrap();
+    let waiting = Waiting { child, threads: BTreeMap::new() };
+    let error = loop {
+        match Interpreter::of_pid(Path::new(PROC), waiting.pid()).unwrap_err() {
+            // not executed yet
+            NoInterpreter::Process(_) => {}
+            error => break error,
+        }
+    };
+    assert!(matches!(error, NoInterpreter::NotPython), "{error}");
+}
