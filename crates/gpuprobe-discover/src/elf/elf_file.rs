@@ -162,6 +162,19 @@ impl<'f> Elf<'f> {
         })
     }
 
+    /// The address of the page of code that is mapped from an offset. Code may begin anywhere in its first page.
+    pub(crate) fn page_address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let loaded =
+                segment.p_type.get(LE) == elf::PT_LOAD && segment.p_flags.get(LE).contains(elf::PF_X);
+            let begin = segment.p_offset.get(LE);
+            let end = begin.checked_add(segment.p_filesz.get(LE))?;
+            let pages = begin & !0xfff..end;
+            (loaded && pages.contains(&offset))
+                .then(|| segment.p_vaddr.get(LE).wrapping_sub(begin).wrapping_add(offset))
+        })
+    }
+
     /// The address and size of the search table of the unwind information (`.eh_frame_hdr`).
     pub(crate) fn unwind_header(&self) -> Option<(u64, u64)> {
         let found = self.segments.iter().find(|s| s.p_type.get(LE) == elf::PT_GNU_EH_FRAME)?;

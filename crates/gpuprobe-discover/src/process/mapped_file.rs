@@ -71,8 +71,5 @@ pub(crate) fn open_mapped(
 /// What the loader added to the addresses of a file: the difference between where a range of it is mapped and the
 /// address that the file gives for it.
 pub(crate) fn load_bias(range: &CodeRange, elf: &Elf<'_>) -> Option<u64> {
-    // code may begin anywhere in the first page of its mapping
-    let last = 0xfff;
-    let address = elf.code_address(range.offset | last)?;
-    Some(range.start.wrapping_add(last).wrapping_sub(address))
+    Some(range.start.wrapping_sub(elf.page_address(range.offset)?))
 }

@@ -201,7 +201,7 @@ mod tests {
             let address = image.code(&TestCode::default());
             for _ in 0..2000 {
                 let mut damaged = image.clone();
-                damaged.damage(&mut random);
+                damaged.damage(|| random.next());
                 if let Ok((code, _)) = read(&damaged, address) {
                     assert!(
                         code.name.chars().count() <= NAME_LIMIT && code.file.chars().count() <= FILE_LIMIT

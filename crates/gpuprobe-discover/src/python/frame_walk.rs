@@ -349,7 +349,7 @@ mod tests {
             let states = image.threads(&[(8, PTHREAD, innermost)]);
             for _ in 0..2000 {
                 let mut damaged = image.clone();
-                damaged.damage(&mut random);
+                damaged.damage(|| random.next());
                 let stack = image.interpreter().frames(&damaged, states[0]);
                 assert!(stack.frames.len() <= PYTHON_FRAME_LIMIT);
                 image.interpreter().thread_state(&damaged, PythonThread::Pthread(PTHREAD)).ok();

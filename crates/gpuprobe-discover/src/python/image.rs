@@ -1,4 +1,4 @@
-//! An image of the memory of a Python process, for tests.
+//! An image of the memory of a Python process, for tests and for the fuzz target.
 
 use super::frame_walk::PythonFrame;
 use super::interpreter::Interpreter;
@@ -6,7 +6,6 @@ use super::line_table::LineTableFormat;
 use super::offsets::{BYTES_HEADER, EntryMark, InstructionKind, PythonOffsets, TYPE_NAME};
 use super::version::PythonVersion;
 use crate::process::Memory;
-use crate::testing::Xorshift;
 
 const BASE: u64 = 0x7f12_3456_0000;
 /// Where the interpreter's state is.
@@ -84,12 +83,13 @@ impl Image {
         self.put(address, &word.to_le_bytes());
     }
 
-    pub(super) fn damage(&mut self, random: &mut Xorshift) {
-        for _ in 0..1 + random.next() % 4 {
+    /// Changes some bytes.
+    pub(super) fn damage(&mut self, mut random: impl FnMut() -> u64) {
+        for _ in 0..1 + random() % 4 {
             // mostly the objects, which are behind the state of the interpreter
-            let begin = if random.next().is_multiple_of(4) { 0 } else { (RUNTIME_SIZE + 0x100) as usize };
-            let at = begin + random.next() as usize % (self.bytes.len() - begin);
-            self.bytes[at] = random.next() as u8;
+            let begin = if random().is_multiple_of(4) { 0 } else { (RUNTIME_SIZE + 0x100) as usize };
+            let at = begin + random() as usize % (self.bytes.len() - begin);
+            self.bytes[at] = random() as u8;
         }
     }
 
