@@ -40,12 +40,11 @@ struct Waiting {
 
 impl Waiting {
     fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
-        let mut threads = BTreeMap::new();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("a program");
+        let mut waiting = Self { child, threads: BTreeMap::new() };
+        for line in BufReader::new(waiting.child.stdout.take().unwrap()).lines() {
             let line = line.expect("text");
             if line == "ready" {
-                let waiting = Self { child, threads };
                 waiting.settle();
                 return waiting;
             }
@@ -55,7 +54,7 @@ impl Waiting {
             let frames: Vec<_> = fields.collect();
             let frames = frames.chunks_exact(3);
             let lines = frames.map(|f| (f[0].to_owned(), f[1].to_owned(), f[2].parse().unwrap())).collect();
-            threads.insert(name, Reported { native, pthread, lines });
+            waiting.threads.insert(name, Reported { native, pthread, lines });
         }
         panic!("the program ended early");
     }

@@ -1,4 +1,5 @@
 //! An image of the memory of a Python process, for tests and for the fuzz target.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use super::frame_walk::PythonFrame;
 use super::interpreter::Interpreter;
@@ -218,4 +219,45 @@ impl Image {
         }
         states
     }
+}
+
+/// Reads the frames of a process of which some bytes were changed. The input is the minor version, counted from 9, and
+/// then changes: where (two bytes), how many bytes (one), and the bytes. See `fuzz::python`.
+#[cfg(fuzzing)]
+pub(crate) fn damaged_process(input: &[u8]) -> (usize, usize) {
+    use super::code_cache::CodeCache;
+    use super::debug_offsets::{Stated, stated_offsets};
+    use super::frame_walk::PythonThread;
+
+    let Some((minor, mut changes)) = input.split_first() else { return (0, 0) };
+    let mut image = Image::new(9 + minor % 6);
+    let names = ["step", "größe", "名前", "🦀"];
+    let codes = names.map(|name| image.code(&TestCode { name, ..TestCode::default() }));
+    let frames = codes.map(|code| PythonFrame { code, instruction_offset: 6, is_entry: code & 16 == 0 });
+    let innermost = image.frames(&frames);
+    let pthread = image.allocate(&[0; 0x700]);
+    image.threads(&[(7, pthread, 0), (8, pthread, innermost)]);
+    while let Some(([low, high, size], rest)) = changes.split_first_chunk() {
+        let (bytes, rest) = rest.split_at(rest.len().min((*size).into()));
+        // the objects, not the many bytes of the state of the interpreter that are never read
+        let at = (RUNTIME_SIZE + 0x100) as usize + usize::from(u16::from_le_bytes([*low, *high]));
+        if let Some(changed) = image.bytes.get_mut(at..at + bytes.len()) {
+            changed.copy_from_slice(bytes);
+        }
+        changes = rest;
+    }
+    if let Some(stated) = Stated::read(input) {
+        stated_offsets(input, stated.version, &image.offsets);
+    }
+    let interpreter = image.interpreter();
+    interpreter.thread_state_of_key(&image, pthread);
+    let Ok(stack) = interpreter.stack(&image, PythonThread::Pthread(pthread)) else { return (0, 0) };
+    let (mut cache, mut longest) = (CodeCache::new(), 0);
+    // the second time from the cache
+    for frame in stack.frames.iter().chain(&stack.frames) {
+        let Ok(code) = cache.resolve(&image, &image.offsets, frame.code) else { continue };
+        code.line_of(frame.instruction_offset);
+        longest = longest.max(code.function().chars().count()).max(code.file.chars().count());
+    }
+    (stack.frames.len(), longest)
 }

@@ -8,7 +8,7 @@ mod code_cache;
 mod code_object;
 mod debug_offsets;
 mod frame_walk;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod image;
 mod interpreter;
 mod line_table;
@@ -23,6 +23,8 @@ pub use code_object::{CodeObject, UNKNOWN_INSTRUCTION};
 pub use frame_walk::{
     NoPythonStack, PYTHON_FRAME_LIMIT, PythonFrame, PythonStack, PythonStackEnd, PythonThread,
 };
+#[cfg(fuzzing)]
+pub(crate) use image::damaged_process;
 pub use interpreter::{Interpreter, NoInterpreter};
 pub use line_table::LineTableFormat;
 pub use merge::{Alignment, MergedFrame, MergedStack, StackToMerge, is_evaluation, merge};
