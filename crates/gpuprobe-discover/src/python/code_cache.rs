@@ -108,21 +108,26 @@ mod tests {
         assert!(cache.last_seen(address + 8).is_none());
     }
 
-    #[test]
-    fn memory_is_bounded() {
+    /// Resolves this many code objects that share their texts, with a file of this name.
+    fn filled(count: usize, file: &str) -> CodeCache {
         let mut image = Image::new(11);
         let mut cache = CodeCache::new();
-        let file = "x".repeat(4000);
-        // the code objects share their texts
-        let first = image.code(&TestCode { file: &file, ..TestCode::default() });
+        let first = image.code(&TestCode { file, ..TestCode::default() });
         let bytes = image.bytes(first, 512).unwrap();
-        for _ in 0..CODE_LIMIT {
+        for _ in 0..count {
             let address = image.allocate(&bytes);
             cache.resolve(&image, &image.offsets, address).unwrap();
             assert!(cache.codes.len() <= CODE_LIMIT && cache.bytes <= BYTE_LIMIT);
         }
-        assert!(cache.codes.len() < CODE_LIMIT && cache.bytes > 0);
         let sum: usize = cache.codes.values().map(|(_, code)| code.size()).sum();
         assert_eq!(cache.bytes, sum);
+        cache
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        assert_eq!(filled(CODE_LIMIT + 5, "a.py").codes.len(), 5);
+        let large = filled(BYTE_LIMIT / 16_000, &"🦀".repeat(4000));
+        assert!(large.codes.len() < 200, "{}", large.codes.len());
     }
 }

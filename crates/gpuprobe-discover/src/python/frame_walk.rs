@@ -87,7 +87,8 @@ impl Interpreter {
         Ok(self.frames(memory, state))
     }
 
-    /// The address of the state of a thread, from the interpreter's list of threads.
+    /// The address of the state of a thread, from the interpreter's list of threads. A thread that has one in several
+    /// interpreters runs in the newest in which it has a frame; interpreters are listed from the newest on.
     pub fn thread_state(&self, memory: &dyn Memory, thread: PythonThread) -> Result<u64, NoPythonStack> {
         let PythonOffsets { runtime, thread: offsets, .. } = &self.offsets;
         let (at, wanted) = match thread {
@@ -100,11 +101,11 @@ impl Interpreter {
             let at = address.checked_add(offset.into()).ok_or(NoPythonStack::Unreadable)?;
             memory.word(at).ok_or(NoPythonStack::Unreadable)
         };
-        let mut count = 0;
+        let (mut count, mut idle) = (0, Err(NoPythonStack::NoThread));
         let mut interpreter = word(self.runtime_address, runtime.first_interpreter)?;
         for _ in 0..INTERPRETER_LIMIT {
             if interpreter == 0 {
-                return Err(NoPythonStack::NoThread);
+                return idle;
             }
             let mut state = word(interpreter, runtime.first_thread)?;
             while state != 0 {
@@ -116,7 +117,10 @@ impl Interpreter {
                     return Err(NoPythonStack::Inconsistent);
                 }
                 if word(state, at)? == wanted {
-                    return Ok(state);
+                    if self.innermost(memory, state) != Some(0) {
+                        return Ok(state);
+                    }
+                    idle = idle.or(Ok(state));
                 }
                 state = word(state, offsets.next)?;
             }
@@ -251,6 +255,23 @@ mod tests {
             let unknown = interpreter.stack(&image, PythonThread::Pthread(1));
             assert_eq!(unknown, Err(NoPythonStack::NoThread));
         }
+    }
+
+    #[test]
+    fn a_thread_of_several_interpreters_runs_where_it_has_frames() {
+        let mut image = Image::new(12);
+        let frames = sample(&mut image);
+        let innermost = image.frames(&frames);
+        let interpreter = image.interpreter();
+        let older = image.threads(&[(8, PTHREAD, innermost)])[0];
+        let first = image.word(interpreter.runtime_address + 40).unwrap();
+        let newer = image.threads(&[(8, PTHREAD, 0), (9, 1, 0)])[0];
+        let second = image.word(interpreter.runtime_address + 40).unwrap();
+        image.put_word(second, first);
+        assert_eq!(interpreter.thread_state(&image, PythonThread::Native(8)), Ok(older));
+        let c_frame = image.word(newer + 56).unwrap();
+        image.put_word(c_frame, innermost);
+        assert_eq!(interpreter.thread_state(&image, PythonThread::Native(8)), Ok(newer));
     }
 
     #[test]

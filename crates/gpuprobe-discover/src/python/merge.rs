@@ -60,23 +60,16 @@ pub fn merge(native: StackToMerge<'_, Option<&str>>, python: StackToMerge<'_, Py
         .filter(|index| native.frames.get(*index).is_some_and(|function| function.is_some_and(is_evaluation)))
         .collect();
     let (runs, has_open_run) = runs(python.frames);
-    let complete = native.is_complete && python.is_complete;
-    let alignment = if evaluations.len() == runs.len() && !has_open_run {
-        Some(Alignment::Exact)
-    } else if complete || !is_explained(evaluations.len(), runs.len(), native.is_complete) {
-        None
-    } else {
-        Some(Alignment::CutOff)
-    };
-    match alignment {
-        Some(alignment) => MergedStack { frames: aligned(native.frames, &evaluations, &runs), alignment },
-        None => unaligned(native.frames, evaluations.first().copied(), python.frames.len()),
+    // the stack with fewer must be the one that is cut off
+    let is_explained = (evaluations.len() >= runs.len() || !native.is_complete)
+        && (evaluations.len() <= runs.len() || !python.is_complete)
+        && (!has_open_run || !python.is_complete);
+    if !is_explained {
+        return unaligned(native.frames, evaluations.first().copied(), python.frames.len());
     }
-}
-
-/// Whether a cut explains different numbers: the stack with fewer must be the one that is cut off.
-fn is_explained(evaluations: usize, runs: usize, is_native_complete: bool) -> bool {
-    if evaluations < runs { !is_native_complete } else { is_native_complete || evaluations == runs }
+    let is_exact = evaluations.len() == runs.len() && !has_open_run;
+    let alignment = if is_exact { Alignment::Exact } else { Alignment::CutOff };
+    MergedStack { frames: aligned(native.frames, &evaluations, &runs), alignment }
 }
 
 /// The ranges of Python frames up to each entry, and whether the last one has no entry.
@@ -195,6 +188,9 @@ mod tests {
         let stack = merged((&native, true), (&[true, false], false));
         assert_eq!(stack.alignment, Alignment::CutOff);
         assert_eq!(stack.frames, [Python(0), Native(1), Python(1), Native(3), Native(4), Native(5)]);
+        let both = merged((&native[..5], false), (&[true, false], false));
+        assert_eq!(both.alignment, Alignment::CutOff);
+        assert_eq!(both.frames, stack.frames[..5]);
     }
 
     #[test]
