@@ -1,5 +1,5 @@
-//! Caches the code objects of one process. Code objects are freed and their addresses are used again, so each time a checksum shows
-//! whether the cached one is still there.
+//! Caches the code objects of one process. Code objects are freed and their addresses are used again, so a checksum
+//! shows each time whether the cached one is still there.
 
 use std::collections::HashMap;
 use std::rc::Rc;

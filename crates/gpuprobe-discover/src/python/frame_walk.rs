@@ -31,7 +31,8 @@ const KEY_LIMIT: u64 = 1024;
 pub struct PythonFrame {
     /// The address of its code object.
     pub code: u64,
-    /// Bytes from the beginning of the code; negative if it has not begun, [`UNKNOWN_INSTRUCTION`] if the frame does not point into its code.
+    /// Bytes from the beginning of the code; negative if it has not begun, [`UNKNOWN_INSTRUCTION`] if the frame does
+    /// not point into its code.
     pub instruction_offset: i32,
     /// A call of the evaluation function began with this frame: its caller is native code, and the frames up to here
     /// share one native frame.

@@ -85,6 +85,7 @@ impl Image {
     }
 
     /// Changes some bytes.
+    #[cfg(test)]
     pub(super) fn damage(&mut self, mut random: impl FnMut() -> u64) {
         for _ in 0..1 + random() % 4 {
             // mostly the objects, which are behind the state of the interpreter

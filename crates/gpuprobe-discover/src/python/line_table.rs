@@ -80,7 +80,7 @@ fn in_locations(table: &[u8], mut line: i64, offset: i64) -> Option<i64> {
     None
 }
 
-/// A number of six bits per byte, of which the lowest is the sign. The next bit of a byte says that another one follows.
+/// A number of six bits per byte, of which the lowest is the sign. The next bit of a byte says that another follows.
 fn signed(bytes: &[u8]) -> i64 {
     let (mut number, mut shift) = (0u64, 0);
     for byte in bytes {

@@ -24,12 +24,12 @@ pub enum MergedFrame {
 pub enum Alignment {
     /// Every evaluation frame has its run of Python frames.
     Exact,
-    /// One of the stacks is known to be cut off at its outer end. The order is right up to there; beyond it there are only the
-    /// frames of the other stack.
+    /// One of the stacks is known to be cut off at its outer end. The order is right up to there; beyond it there are
+    /// only the frames of the other stack.
     CutOff,
-    /// The numbers differ and no stack is known to be cut off. The native frames that are called by the innermost
-    /// Python frame are followed by all Python frames. The native frames further out are not in the stack, as their place among the
-    /// Python frames is not known.
+    /// The numbers differ and no cut explains it. The native frames that are called by the innermost Python frame are
+    /// followed by all Python frames. The native frames further out are not in the stack, as their place among the
+    /// Python frames is not known. If no evaluation frame is known, all native frames come first.
     Unknown { omitted_native: usize },
 }
 
@@ -56,9 +56,9 @@ pub fn is_evaluation(function: &str) -> bool {
 
 /// Merges two stacks of a thread. A native frame is given by its function, if that is known.
 pub fn merge(native: StackToMerge<'_, Option<&str>>, python: StackToMerge<'_, PythonFrame>) -> MergedStack {
-    let evaluations: Vec<usize> = (0..native.frames.len())
-        .filter(|index| native.frames.get(*index).is_some_and(|function| function.is_some_and(is_evaluation)))
-        .collect();
+    let is_replaced = |function: &Option<&str>| function.is_some_and(is_evaluation);
+    let frames = native.frames.iter().enumerate().filter(|(_, function)| is_replaced(function));
+    let evaluations: Vec<usize> = frames.map(|(index, _)| index).collect();
     let (runs, has_open_run) = runs(python.frames);
     // the stack with fewer must be the one that is cut off
     let is_explained = (evaluations.len() >= runs.len() || !native.is_complete)

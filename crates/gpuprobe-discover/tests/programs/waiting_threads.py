@@ -1,4 +1,4 @@
-"""Threads that wait in many kinds of Python functions, with the GIL released. Each prints its stack as Python sees it."""
+"""Threads that wait in many kinds of Python functions, with the GIL released. Each prints its own stack."""
 
 import asyncio
 import contextlib
