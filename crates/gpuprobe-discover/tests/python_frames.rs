@@ -282,9 +282,8 @@ fn an_interpreter_is_found_under_any_name() {
 }
 
 /// A stripped program with nothing but the section of an interpreter, as one that embeds Python statically.
-fn section_only(version: u32, is_free_threaded: bool) -> Waiting {
-    let folder = tempfile::tempdir().unwrap();
-    let (source, program) = (folder.path().join("embeds.c"), folder.path().join("embeds"));
+fn section_only(folder: &Path, version: u32, is_free_threaded: bool) -> Waiting {
+    let (source, program) = (folder.join("embeds.c"), folder.join("embeds"));
     let text = format!(
         "#include <stdio.h>\n#include <unistd.h>\n\
          __attribute__((section(\".PyRuntime\"))) unsigned long state[1000] = \
@@ -301,7 +300,8 @@ fn section_only(version: u32, is_free_threaded: bool) -> Waiting {
 #[test]
 fn a_stripped_interpreter_is_found_by_its_section_and_unsupported_ones_are_named() {
     let why = |version, is_free_threaded| {
-        let waiting = section_only(version, is_free_threaded);
+        let folder = tempfile::tempdir().unwrap();
+        let waiting = section_only(folder.path(), version, is_free_threaded);
         Interpreter::of_pid(Path::new(PROC), waiting.pid()).unwrap_err().to_string()
     };
     assert_eq!(why(0x030f_00f0, false), "Python 3.15 is not supported; 3.9 to 3.14 are");
