@@ -19,6 +19,13 @@ pub fn maps(text: &[u8]) -> Maps {
     }
 }
 
+/// Reads a Python process whose memory was damaged: the first byte selects the version, the others what is changed.
+/// Returns the number of frames and the longest text that were found.
+#[cfg(fuzzing)]
+pub fn python(input: &[u8]) -> (usize, usize) {
+    crate::python::damaged_process(input)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,7 @@
-//! Finds the CUDA libraries of processes and of the host, their functions, and where to probe each of them. It only
-//! reads /proc and ELF files: it loads no BPF and assumes no privilege. Everything that a process maps or names is
-//! untrusted input, so every read is bounded and every error names the file.
+//! Finds the CUDA libraries of processes and of the host, their functions, and where to probe each of them; unwinds
+//! stacks and resolves native and Python frames. It only reads /proc, memory and ELF files: it loads no BPF and assumes
+//! no privilege. Everything that a process maps or names is untrusted input, so every read is bounded and every error
+//! names the file.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -11,6 +12,7 @@ mod gpu;
 mod library;
 mod probe_point;
 mod process;
+pub mod python;
 mod skipped;
 mod stack;
 #[cfg(test)]
@@ -31,6 +33,9 @@ pub use probe_point::{
     AttachPlan, LinuxFunction, NvidiaKmod, PlannedFunction, ProbeCost, ProbePoint, Target, linux_functions,
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
-pub use process::{CONTAINER_LOGS, Loader, container_named, container_of, loader_of, offset_in_file, pod_of};
+pub use process::{
+    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
+    pod_of,
+};
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{FRAME_LIMIT, Registers, ResolvedAddress, Stack, StackEnd, Symbolizer, Unwinder};

@@ -162,6 +162,19 @@ impl<'f> Elf<'f> {
         })
     }
 
+    /// The address of the page of code that is mapped from an offset. Code may begin anywhere in its first page.
+    pub(crate) fn page_address(&self, offset: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let loaded =
+                segment.p_type.get(LE) == elf::PT_LOAD && segment.p_flags.get(LE).contains(elf::PF_X);
+            let begin = segment.p_offset.get(LE);
+            let end = begin.checked_add(segment.p_filesz.get(LE))?;
+            let pages = begin & !0xfff..end;
+            (loaded && pages.contains(&offset))
+                .then(|| segment.p_vaddr.get(LE).wrapping_sub(begin).wrapping_add(offset))
+        })
+    }
+
     /// The address and size of the search table of the unwind information (`.eh_frame_hdr`).
     pub(crate) fn unwind_header(&self) -> Option<(u64, u64)> {
         let found = self.segments.iter().find(|s| s.p_type.get(LE) == elf::PT_GNU_EH_FRAME)?;
@@ -198,16 +211,24 @@ impl<'f> Elf<'f> {
 
     /// As [`Elf::section`], with its address; `None` if it is larger than `limit`.
     pub(crate) fn section_up_to(&self, name: &[u8], limit: u64) -> Result<Option<(u64, Vec<u8>)>, Defect> {
-        let Some(strings) = self.sections.get(self.section_names) else { return Ok(None) };
-        let strings = self.contents(strings, "the names of the sections")?;
-        let found = self.sections.iter().find(|s| string(&strings, s.sh_name.get(LE)) == Some(name));
         let plain = |s: &&SectionHeader64<LE>| {
             s.sh_type.get(LE) != elf::SHT_NOBITS
                 && !s.sh_flags.get(LE).contains(elf::SHF_COMPRESSED)
                 && s.sh_size.get(LE) <= limit
         };
-        let Some(found) = found.filter(plain) else { return Ok(None) };
+        let Some(found) = self.section_named(name)?.filter(plain) else { return Ok(None) };
         Ok(Some((found.sh_addr.get(LE), self.contents(found, "a section")?)))
+    }
+
+    /// The address of a section; `None` if there is no such section.
+    pub(crate) fn section_address(&self, name: &[u8]) -> Result<Option<u64>, Defect> {
+        Ok(self.section_named(name)?.map(|section| section.sh_addr.get(LE)))
+    }
+
+    fn section_named(&self, name: &[u8]) -> Result<Option<&SectionHeader64<LE>>, Defect> {
+        let Some(strings) = self.sections.get(self.section_names) else { return Ok(None) };
+        let strings = self.contents(strings, "the names of the sections")?;
+        Ok(self.sections.iter().find(|s| string(&strings, s.sh_name.get(LE)) == Some(name)))
     }
 
     fn section_of_type(&self, kind: elf::SectionType) -> Option<&SectionHeader64<LE>> {

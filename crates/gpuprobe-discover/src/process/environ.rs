@@ -3,18 +3,17 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::mapped_file::{open_mapped, read_maps};
+use super::mapped_file::{load_bias, open_mapped, read_maps};
 use super::maps::{CodeRange, code_ranges};
-use crate::access::{self, path_from_proc};
+use super::process_memory::{Memory, ProcessMemory};
+use crate::access::path_from_proc;
 use crate::elf::{Elf, Table};
 
 /// Programs with more variables are given up.
 const VARIABLE_LIMIT: usize = 1 << 14;
 const VALUE_LIMIT: usize = 1 << 16;
-/// Memory is read in pieces of this size, because what follows a piece may not be mapped.
-const PIECE: usize = 4096;
 const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
 
 /// The values of these variables, each name given with its `=`; `None` if they cannot be read.
@@ -24,7 +23,7 @@ pub(crate) fn current<const N: usize>(
     names: [&[u8]; N],
 ) -> Option<[Option<Vec<u8>>; N]> {
     let address = address_of_environ(folder, pid)?;
-    let memory = Memory(folder.join("mem"));
+    let memory = ProcessMemory::new(folder);
     let mut table = memory.word(address)?;
     let mut values = [const { None }; N];
     if table == 0 {
@@ -39,7 +38,7 @@ pub(crate) fn current<const N: usize>(
         for (name, value) in names.iter().zip(&mut values) {
             // if a name occurs twice, a program sees the first
             if value.is_none() && memory.begins(variable, name) {
-                *value = Some(memory.text(variable.checked_add(name.len() as u64)?)?);
+                *value = Some(memory.text(variable.checked_add(name.len() as u64)?, VALUE_LIMIT)?);
             }
         }
         table = table.checked_add(8)?;
@@ -66,40 +65,7 @@ fn in_file(folder: &Path, range: &CodeRange) -> Option<u64> {
     let elf = Elf::parse(&file).ok()?;
     let symbols = elf.symbols(Table::Dynamic, &|name| name == b"environ" || name == b"__environ").ok()?;
     let variable = symbols.iter().find(|symbol| !symbol.is_function)?;
-    // code may begin anywhere in the first page of its mapping
-    let last = PIECE as u64 - 1;
-    let address = elf.code_address(range.offset | last)?;
-    Some(range.start.wrapping_add(last).wrapping_sub(address).wrapping_add(variable.address))
-}
-
-struct Memory(PathBuf);
-
-impl Memory {
-    fn word(&self, address: u64) -> Option<u64> {
-        let bytes = access::memory(&self.0, address, 8).ok()?;
-        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-    }
-
-    fn begins(&self, address: u64, with: &[u8]) -> bool {
-        access::memory(&self.0, address, with.len()).is_ok_and(|bytes| bytes == with)
-    }
-
-    /// The bytes up to the first NUL; `None` if there are too many.
-    fn text(&self, mut address: u64) -> Option<Vec<u8>> {
-        let mut text = Vec::new();
-        while text.len() < VALUE_LIMIT {
-            // up to the end of its page
-            let rest = PIECE - (address % PIECE as u64) as usize;
-            let bytes = access::memory(&self.0, address, rest).ok().filter(|bytes| !bytes.is_empty())?;
-            if let Some(end) = bytes.iter().position(|b| *b == 0) {
-                text.extend_from_slice(bytes.get(..end)?);
-                return Some(text);
-            }
-            text.extend_from_slice(&bytes);
-            address = address.checked_add(bytes.len() as u64)?;
-        }
-        None
-    }
+    Some(load_bias(range, &elf)?.wrapping_add(variable.address))
 }
 
 #[cfg(test)]
@@ -120,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_unchanged_environment_is_the_one_at_the_start() {
-        let long = "x".repeat(3 * PIECE);
+        let long = "x".repeat(3 * 4096);
         let mut command = Command::new("sleep");
         command.arg("60").env_clear().stdout(Stdio::null());
         command.envs([("A", "1"), ("GPUPROBE_TEST", "2,3"), ("GPUPROBE_TESTED", &long), ("EMPTY", "")]);

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::maps::{MappedFile, Mapping};
+use super::maps::{CodeRange, MappedFile, Mapping};
 use crate::access::{self, RegularFile, StallDomain, TABLE_LIMIT};
+use crate::elf::Elf;
 use crate::error::DiscoverError;
 use crate::skipped::{SkipCause, why};
 
@@ -65,4 +66,10 @@ pub(crate) fn open_mapped(
         }
     }
     Err(first)
+}
+
+/// What the loader added to the addresses of a file: the difference between where a range of it is mapped and the
+/// address that the file gives for it.
+pub(crate) fn load_bias(range: &CodeRange, elf: &Elf<'_>) -> Option<u64> {
+    Some(range.start.wrapping_sub(elf.page_address(range.offset)?))
 }

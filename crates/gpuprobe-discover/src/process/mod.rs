@@ -1,4 +1,4 @@
-//! Reads what /proc says about one process: its mapped code, environment, dynamic loader, container and pod.
+//! Reads what /proc says about one process: its mapped code, memory, environment, dynamic loader, container and pod.
 
 mod container;
 mod environ;
@@ -6,11 +6,13 @@ mod loader;
 mod mapped_file;
 mod maps;
 mod pods;
+mod process_memory;
 
 pub use container::{container_named, container_of};
 pub(crate) use environ::current as current_environment;
 pub use loader::{Loader, loader_of};
-pub(crate) use mapped_file::{open_mapped, read_maps};
+pub(crate) use mapped_file::{load_bias, open_mapped, read_maps};
 pub use maps::offset_in_file;
 pub(crate) use maps::{CodeRange, MappedFile, Mapping, code_ranges, executable_files, mapping_of};
 pub use pods::{CONTAINER_LOGS, pod_of};
+pub use process_memory::{Memory, ProcessMemory};

@@ -1,0 +1,133 @@
+//! Caches the code objects of one process. Code objects are freed and their addresses are used again, so a checksum
+//! shows each time whether the cached one is still there.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::code_object::{CodeHeader, CodeObject};
+use super::object::{KnownTypes, ObjectError};
+use super::offsets::PythonOffsets;
+use crate::process::Memory;
+
+/// The most code objects and bytes of one process that are cached; beyond these numbers all are dropped. A PyTorch
+/// program has about 10,000 functions.
+const CODE_LIMIT: usize = 16 << 10;
+const BYTE_LIMIT: usize = 32 << 20;
+
+/// The code objects of one process.
+#[derive(Debug, Default)]
+pub struct CodeCache {
+    /// By address, with the checksum.
+    codes: HashMap<u64, (u64, Rc<CodeObject>)>,
+    bytes: usize,
+    types: KnownTypes,
+}
+
+impl CodeCache {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The code object at an address, read now or found to be the cached one.
+    pub fn resolve(
+        &mut self,
+        memory: &dyn Memory,
+        offsets: &PythonOffsets,
+        address: u64,
+    ) -> Result<Rc<CodeObject>, ObjectError> {
+        let header = CodeHeader::read(memory, &mut self.types, &offsets.code, address)?;
+        let checksum = header.checksum(&offsets.code);
+        if let Some((known, code)) = self.codes.get(&address)
+            && *known == checksum
+        {
+            return Ok(Rc::clone(code));
+        }
+        let code = Rc::new(header.resolve(memory, &mut self.types, offsets)?);
+        if self.codes.len() >= CODE_LIMIT || self.bytes + code.size() > BYTE_LIMIT {
+            self.codes.clear();
+            self.bytes = 0;
+        }
+        self.bytes += code.size();
+        if let Some((_, old)) = self.codes.insert(address, (checksum, Rc::clone(&code))) {
+            self.bytes = self.bytes.saturating_sub(old.size());
+        }
+        Ok(code)
+    }
+
+    /// The code object that was last seen at an address, for a process that has exited. It may have been replaced by
+    /// another one since.
+    pub fn last_seen(&self, address: u64) -> Option<&CodeObject> {
+        self.codes.get(&address).map(|(_, code)| code.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::python::image::{Image, TestCode};
+
+    /// Counts the reads of an image.
+    struct Counted<'i>(&'i Image, Cell<usize>);
+
+    impl Memory for Counted<'_> {
+        fn bytes(&self, address: u64, size: usize) -> Option<Vec<u8>> {
+            self.1.set(self.1.get() + 1);
+            self.0.bytes(address, size)
+        }
+    }
+
+    #[test]
+    fn a_known_code_object_costs_one_read() {
+        let mut image = Image::new(12);
+        let address = image.code(&TestCode::default());
+        let counted = Counted(&image, Cell::new(0));
+        let mut cache = CodeCache::new();
+        let first = cache.resolve(&counted, &image.offsets, address).unwrap();
+        assert!(counted.1.take() > 5);
+        let second = cache.resolve(&counted, &image.offsets, address).unwrap();
+        assert_eq!((counted.1.take(), Rc::ptr_eq(&first, &second)), (1, true));
+    }
+
+    #[test]
+    fn a_replaced_code_object_is_read_again() {
+        let mut image = Image::new(12);
+        let address = image.code(&TestCode::default());
+        let mut cache = CodeCache::new();
+        assert_eq!(cache.resolve(&image, &image.offsets, address).unwrap().name, "step");
+        let name = image.text_object("backward");
+        image.put_word(address + u64::from(image.offsets.code.name), name);
+        assert_eq!(cache.resolve(&image, &image.offsets, address).unwrap().name, "backward");
+        assert_eq!(cache.last_seen(address).unwrap().name, "backward");
+        assert_eq!(cache.codes.len(), 1);
+        assert_eq!(cache.bytes, cache.last_seen(address).unwrap().size(), "the old one does not count");
+        image.put_word(address + 8, 0);
+        assert_eq!(cache.resolve(&image, &image.offsets, address), Err(ObjectError::Unreadable));
+        assert_eq!(cache.last_seen(address).unwrap().name, "backward");
+        assert!(cache.last_seen(address + 8).is_none());
+    }
+
+    /// Resolves this many code objects that share their texts, with a file of this name.
+    fn filled(count: usize, file: &str) -> CodeCache {
+        let mut image = Image::new(11);
+        let mut cache = CodeCache::new();
+        let first = image.code(&TestCode { file, ..TestCode::default() });
+        let bytes = image.bytes(first, 512).unwrap();
+        for _ in 0..count {
+            let address = image.allocate(&bytes);
+            cache.resolve(&image, &image.offsets, address).unwrap();
+            assert!(cache.codes.len() <= CODE_LIMIT && cache.bytes <= BYTE_LIMIT);
+        }
+        let sum: usize = cache.codes.values().map(|(_, code)| code.size()).sum();
+        assert_eq!(cache.bytes, sum);
+        cache
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        assert_eq!(filled(CODE_LIMIT + 5, "a.py").codes.len(), 5);
+        let large = filled(BYTE_LIMIT / 16_000, &"🦀".repeat(4000));
+        assert!(large.codes.len() < 200, "{}", large.codes.len());
+    }
+}
