@@ -15,6 +15,8 @@ use crate::error::Defect;
 /// The longest symbol name. Without a limit, a table of unterminated names would be searched to its end for each
 /// symbol.
 const NAME_LIMIT: usize = 4096;
+/// The sections of GPU code. They are loaded, so `strip` keeps them.
+const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -65,8 +67,13 @@ impl<'f> Elf<'f> {
         Ok(Self { file, machine, is_program, segments, sections, section_names })
     }
 
+    /// Whether the file contains code for GPUs.
+    pub(crate) fn has_gpu_code(&self) -> Result<bool, Defect> {
+        self.has_section(&GPU_CODE)
+    }
+
     /// Whether there is a section with one of these names.
-    pub(crate) fn has_section(&self, names: &[&[u8]]) -> Result<bool, Defect> {
+    fn has_section(&self, names: &[&[u8]]) -> Result<bool, Defect> {
         let Some(section) = self.sections.get(self.section_names) else { return Ok(false) };
         let strings = self.contents(section, "the section names")?;
         let named = |section: &SectionHeader64<LE>| string(&strings, section.sh_name.get(LE));
