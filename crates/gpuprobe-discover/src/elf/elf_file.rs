@@ -32,6 +32,16 @@ pub(crate) enum Table {
     Full,
 }
 
+impl Table {
+    /// The type of its section, and what errors call it.
+    fn kind(self) -> (elf::SectionType, &'static str) {
+        match self {
+            Self::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
+            Self::Full => (elf::SHT_SYMTAB, "the symbol table"),
+        }
+    }
+}
+
 /// A defined symbol.
 #[derive(Debug)]
 pub(crate) struct ElfSymbol {
@@ -97,12 +107,16 @@ impl<'f> Elf<'f> {
         Ok(string(&bytes, 0).map(|name| String::from_utf8_lossy(name).into_owned()))
     }
 
+    /// The size of a symbol table with its string table; 0 if the file has no such table.
+    pub(crate) fn table_size(&self, table: Table) -> u64 {
+        let Some(section) = self.section_of_type(table.kind().0) else { return 0 };
+        let names = self.linked(section).map_or(0, |names| names.sh_size.get(LE));
+        section.sh_size.get(LE).saturating_add(names)
+    }
+
     /// The bytes of a symbol table and of its string table; empty if the file has no such table.
     fn table(&self, table: Table) -> Result<(Vec<u8>, Vec<u8>), Defect> {
-        let (kind, what) = match table {
-            Table::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
-            Table::Full => (elf::SHT_SYMTAB, "the symbol table"),
-        };
+        let (kind, what) = table.kind();
         let Some(section) = self.section_of_type(kind) else { return Ok(Default::default()) };
         if section.sh_entsize.get(LE) != size_of::<Sym64<LE>>() as u64 {
             return Err(Defect::malformed(format!("{what} has entries of the wrong size")));

@@ -15,8 +15,9 @@ use crate::process::{Mapping, executable_files, open_mapped, read_maps};
 
 /// The most files that one search reads, the program first.
 const FILE_LIMIT: usize = 64;
-/// The most bytes that one search reads. The file that exceeds it is the last.
-const BYTE_LIMIT: u64 = 32 << 20;
+/// The most bytes of tables and texts that one search reads. What does not fit is skipped: libraries with thousands of
+/// kernels, which need no search.
+const BYTE_LIMIT: u64 = 16 << 20;
 /// No search begins until this many times the duration of the last one has passed.
 const PATIENCE: u32 = 20;
 
@@ -43,15 +44,12 @@ impl KernelNameSearch {
 fn is_in_files(folder: &Path, pid: u32, name: &str) -> bool {
     let Ok(maps) = read_maps(folder, pid) else { return false };
     let mut left = BYTE_LIMIT;
+    // the program comes first
     for mapping in executable_files(&maps).iter().filter(|mapping| !is_of_nvidia(mapping)).take(FILE_LIMIT) {
         let Ok((file, _)) = open_mapped(folder, mapping) else { continue };
         // a file that cannot be parsed contains no names
-        if is_in_file(&file, name, left).unwrap_or(false) {
+        if is_in_file(&file, name, &mut left).unwrap_or(false) {
             return true;
-        }
-        left = left.saturating_sub(file.bytes_read());
-        if left == 0 {
-            break;
         }
     }
     false
@@ -66,13 +64,15 @@ fn is_of_nvidia(mapping: &Mapping) -> bool {
 
 /// Whether a file contains a mangled name, or a host function with a plain name next to GPU code. Any file may have a
 /// plain word as a text or as a function.
-fn is_in_file(file: &RegularFile, name: &str, limit: u64) -> Result<bool, Defect> {
+fn is_in_file(file: &RegularFile, name: &str, left: &mut u64) -> Result<bool, Defect> {
     let elf = Elf::parse(file)?;
     let is_mangled = name.starts_with("_Z");
     if !is_mangled && !elf.has_gpu_code()? {
         return Ok(false);
     }
     for table in [Table::Full, Table::Dynamic] {
+        let Some(after) = left.checked_sub(elf.table_size(table)) else { continue };
+        *left = after;
         // a table that is damaged or too large counts as absent
         let symbols = elf.symbols(table, &|symbol| symbol == name.as_bytes()).unwrap_or_default();
         if symbols.iter().any(|symbol| symbol.is_function) {
@@ -82,7 +82,8 @@ fn is_in_file(file: &RegularFile, name: &str, limit: u64) -> Result<bool, Defect
     if !is_mangled {
         return Ok(false);
     }
-    let texts = elf.section_up_to(b".rodata", limit)?.map(|(_, bytes)| bytes).unwrap_or_default();
+    let texts = elf.section_up_to(b".rodata", *left)?.map(|(_, bytes)| bytes).unwrap_or_default();
+    *left = left.saturating_sub(texts.len() as u64);
     Ok(texts.split(|byte| *byte == 0).any(|text| text == name.as_bytes()))
 }
 
@@ -149,6 +150,21 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_is_skipped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("app");
+        with_texts(b"_Z3addPfS_i\0").local("f", b"\xc3").write(&path);
+        let file = RegularFile::open(&path).unwrap();
+        let size = Elf::parse(&file).unwrap().table_size(Table::Full);
+        assert_eq!(size, 2 * 24 + 4, "two symbols and their names");
+        for (left, is_found) in [(1000, true), (size + 11, false), (12, true), (11, false)] {
+            let mut after = left;
+            assert_eq!(is_in_file(&file, MANGLED, &mut after).unwrap(), is_found, "{left}");
+            assert!(after < left || !is_found);
+        }
+    }
+
+    #[test]
     fn damaged_files_contain_no_names() {
         let mut random = crate::testing::Xorshift(7);
         let bytes = with_texts(b"_Z3addPfS_i\0").local("f", b"\xc3").build();
@@ -160,7 +176,7 @@ mod tests {
             std::fs::write(&path, damaged).unwrap();
             let file = RegularFile::open(&path).unwrap();
             // neither a panic nor another name
-            assert!(!is_in_file(&file, "_Z5otherv", BYTE_LIMIT).unwrap_or(false));
+            assert!(!is_in_file(&file, "_Z5otherv", &mut BYTE_LIMIT.clone()).unwrap_or(false));
         }
     }
 }
