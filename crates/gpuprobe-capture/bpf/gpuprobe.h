@@ -82,6 +82,18 @@ enum gp_library_state {
 	GP_LIBRARY_DETACHING,
 };
 
+/* A probed library. */
+struct gp_library {
+	/*
+	 * since when all its calls are observed, on the clock of process start times; the maximum if that is
+	 * not known yet
+	 */
+	__u64 observed_since_ns;
+	/* gp_library_state */
+	__u32 state;
+	__u32 reserved;
+};
+
 /* Reasons why something was lost; in the order of LossCause in gpuprobe-event. */
 enum gp_loss {
 	GP_LOSS_RING_FULL,

@@ -312,14 +312,14 @@ impl Capture {
     /// Launches of every process, and nothing else.
     pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
         let decoder = &mut self.ring.decoder;
-        self.tables.launches(&mut |process, handle| decoder.kernel(process, Api::Driver, handle))
+        self.tables.launches(&mut |process, handle| decoder.kernel(process, handle))
     }
 
     /// GPU operations of every process, as far as they are counted.
     pub fn gpu_ops(&mut self) -> Result<GpuOpRows, CaptureError> {
         let version = self.ring.decoder.version;
         let decoder = &mut self.ring.decoder;
-        let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
+        let name_of = &mut |process, handle| decoder.kernel(process, handle);
         let mut rows = self.tables.gpu_ops(ProcessFilter::All, name_of, version)?;
         let mut launches = self.tables.exec_launches(ProcessFilter::All)?;
         // processes whose graphs have all been destroyed
@@ -345,7 +345,7 @@ impl Capture {
         let sites = self.tables.take_sites(&mut self.ring.decoder.sites, exited)?;
         let version = self.ring.decoder.version;
         let decoder = &mut self.ring.decoder;
-        let name_of = &mut |process, handle| decoder.kernel(process, Api::Driver, handle);
+        let name_of = &mut |process, handle| decoder.kernel(process, handle);
         let launches = self.tables.exec_launches(ProcessFilter::Exited(exited))?;
         let mut rows = self.tables.take_rows(exited, name_of, version)?;
         let mut all: HashMap<_, _> = exited.iter().map(|process| (*process, Vec::new())).collect();

@@ -26,8 +26,8 @@ pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
 pub use gpu::{Device, NVIDIA_PROC_FOLDER, View, devices, host_gpus};
 pub use library::{
-    HostPaths, Inspector, Library, Scan, Symbol, UserId, Users, copies_stacks, inspect, loader_cache,
-    of_host, of_pid,
+    HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, inspect,
+    loader_cache, of_host, of_pid,
 };
 pub use probe_point::{
     AttachPlan, LinuxFunction, NvidiaKmod, PlannedFunction, ProbeCost, ProbePoint, Target, linux_functions,

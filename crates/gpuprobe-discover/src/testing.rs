@@ -45,7 +45,7 @@ pub(crate) struct ElfBuilder {
     full: Vec<TestSymbol>,
     soname: Option<String>,
     interpreter: Option<String>,
-    extra_sections: Vec<&'static str>,
+    extra_sections: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl ElfBuilder {
@@ -68,8 +68,12 @@ impl ElfBuilder {
         self
     }
 
-    pub(crate) fn section(mut self, name: &'static str) -> Self {
-        self.extra_sections.push(name);
+    pub(crate) fn section(self, name: &'static str) -> Self {
+        self.section_with(name, b"x")
+    }
+
+    pub(crate) fn section_with(mut self, name: &'static str, contents: &[u8]) -> Self {
+        self.extra_sections.push((name, contents.to_vec()));
         self
     }
 
@@ -134,8 +138,8 @@ impl ElfBuilder {
         let (symbols, strings) = table(&self.full, "");
         append(&mut out, ".symtab", 2, &symbols, 6, 24);
         append(&mut out, ".strtab", 3, &strings, 0, 0);
-        for name in &self.extra_sections {
-            append(&mut out, name, 1, b"x", 0, 0);
+        for (name, contents) in &self.extra_sections {
+            append(&mut out, name, 1, contents, 0, 0);
         }
         let interpreter = out.len();
         out.extend_from_slice(self.interpreter.as_deref().unwrap_or("").as_bytes());

@@ -65,7 +65,7 @@ words! {
         Pageable = "pageable",
         /// Managed memory.
         Managed = "managed",
-        /// Allocated before the probes were attached.
+        /// Pinned before the probes were attached, or not at all.
         Unknown = "unknown",
     }
 }

@@ -44,9 +44,7 @@ pub(crate) fn graphs(graphs: &GraphLaunches) -> Vec<String> {
     }
     if graphs.unknown > 0 {
         let launches = count(graphs.unknown, "launch", "launches");
-        lines.push(format!(
-            "{launches} of graphs that were not observed completely: kernels are missing"
-        ));
+        lines.push(format!("{launches} of graphs that were not observed completely: kernels are missing"));
     }
     if graphs.disabled > 0 {
         let kernels = count(graphs.disabled, "kernel", "kernels");

@@ -180,6 +180,7 @@ impl Builder {
         self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
         self.workload("copies_runtime", &["copies", "copies_runtime"], Link::Both)?;
         self.workload("names", &["names"], Link::Both)?;
+        self.workload("prepared", &["prepared"], Link::Both)?;
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)?;
         for name in ["leaks", "leaks_deep", "leaks_many"] {

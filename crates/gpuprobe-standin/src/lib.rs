@@ -45,6 +45,7 @@
 //! | `lookups` | | kernels looked up at the driver, before and after a line arrives, and launched |
 //! | `names` | `--runtime --wait` | kernels with difficult names, launched, with the counts |
 //! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
+//! | `prepared` | `--wait` | looks up kernels and pins memory, then launches and copies after a line, with a ledger |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `rules` | `RULE` | one rule of the memory accounting, with a ledger after each step |
 //! | `spurt` | | one function at full speed, then slowly, with allocations in between and a ledger |
@@ -74,7 +75,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 34] = [
+pub const WORKLOADS: [&str; 35] = [
     "args",
     "args_renamed",
     "rare_call",
@@ -100,6 +101,7 @@ pub const WORKLOADS: [&str; 34] = [
     "longjmp",
     "lookups",
     "paced",
+    "prepared",
     "recursion",
     "rules",
     "spurt",

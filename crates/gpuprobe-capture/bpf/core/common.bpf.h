@@ -84,9 +84,9 @@ static __always_inline __u64 plausible(__u64 bytes)
 static __always_inline __u32 library_state(__u64 cookie)
 {
 	__u32 row = (cookie >> 32) & (GP_LIBRARIES - 1);
-	__u32 *state = bpf_map_lookup_elem(&library_states, &row);
+	struct gp_library *library = bpf_map_lookup_elem(&libraries, &row);
 
-	return state ? *state : GP_LIBRARY_ACTIVE;
+	return library ? library->state : GP_LIBRARY_ACTIVE;
 }
 
 /* Whether observation has ended at this time. */

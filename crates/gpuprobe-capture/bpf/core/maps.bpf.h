@@ -57,15 +57,15 @@ struct {
 } functions SEC(".maps");
 
 /*
- * The state of each probed library, by library number: see enum gp_library_state. An array: a lookup is one
- * addition. Row 0 is for functions of no library and stays active.
+ * The probed libraries, by library number. An array: a lookup is one addition. Row 0 is for functions of no
+ * library and stays active.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, GP_LIBRARIES);
 	__type(key, __u32);
-	__type(value, __u32);
-} library_states SEC(".maps");
+	__type(value, struct gp_library);
+} libraries SEC(".maps");
 
 /* The state of each thread. Task storage: it is freed with the thread, and costs less than a hash. */
 struct {

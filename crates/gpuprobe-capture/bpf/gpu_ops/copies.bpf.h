@@ -147,7 +147,7 @@ static __always_inline void look_up(const struct gp_call *call, const struct end
 		 * memory of the program itself, unless it may have been allocated before the probes were
 		 * attached
 		 */
-		bool is_pageable = is_known_from_start();
+		bool is_pageable = is_known_from_start(call);
 
 		found->is_host |= is_pageable;
 		found->is_unknown = !found->is_host;

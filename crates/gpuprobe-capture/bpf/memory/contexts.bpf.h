@@ -64,12 +64,24 @@ static __always_inline void create_context(struct gp_call *call, __u64 address, 
 	call->device = device;
 }
 
-/* Whether all calls of the process to the CUDA driver have been observed. */
-static __always_inline bool is_known_from_start(void)
+/*
+ * Whether all calls of the process to the library of this call have been observed. A process that was paused
+ * while it mapped its libraries has made none before. Any other process may have, unless it started later
+ * than the observation of the library.
+ */
+static __always_inline bool is_known_from_start(const struct gp_call *call)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 started_ns = BPF_CORE_READ(task, group_leader, start_boottime);
+	__u32 row = call->library & (GP_LIBRARIES - 1);
+	struct gp_library *library;
 
-	return BPF_CORE_READ(task, group_leader, start_boottime) > gp_config.watched_since_ns;
+	if (started_ns <= gp_config.watched_since_ns)
+		return false;
+	if (gp_config.pause != GP_PAUSE_NOT)
+		return true;
+	library = bpf_map_lookup_elem(&libraries, &row);
+	return library && started_ns > library->observed_since_ns;
 }
 
 /*
@@ -92,7 +104,7 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 	call->device = device;
 	if (bpf_map_update_elem(&primaries, &key, &context, BPF_NOEXIST)) {
 		bpf_map_update_elem(&primaries, &key, &context, BPF_ANY);
-	} else if (is_known_from_start()) {
+	} else if (is_known_from_start(call)) {
 		__sync_fetch_and_or(&row->flags, GP_COUNTS_REFERENCES);
 	}
 	__sync_fetch_and_add(&row->references, 1);

@@ -1,7 +1,8 @@
 //! Learns the names of CUDA kernels from what programs do: they register kernels, look them up by name, and launch
 //! handles that point to an object of the CUDA driver with the name in it. The layout of that object is not
 //! documented. So a word of it is trusted only for a CUDA driver whose handles were seen to have their names there:
-//! names that were known from elsewhere, or several texts that can only be names of kernels. Pure.
+//! names that were known from elsewhere, or several texts that can only be names of kernels. Besides, it is trusted
+//! in a process whose own files contain a name that was read there. Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -20,6 +21,9 @@ const MAX_ALIASES: usize = 4;
 const WORDS: usize = 16;
 /// How many different C++ functions the handles must point to before the texts are trusted as names.
 const ENOUGH: usize = 4;
+/// How many texts of one process are searched for in its files. Every text would be found if the word is right,
+/// except those of code that was compiled while the program ran.
+const MAX_SEARCHES: usize = 4;
 /// The word in every CUDA driver that was examined.
 pub(crate) const LIKELY_WORD: u16 = 1;
 
@@ -42,12 +46,25 @@ pub(crate) enum HandleInfo<'a> {
     Candidate { text: &'a str, word: u16, outer: u64 },
 }
 
+/// What a word of a handle points to.
+#[derive(Clone, Debug)]
+struct Candidate {
+    word: u16,
+    text: Arc<str>,
+    /// The text, demangled.
+    name: Arc<str>,
+}
+
 #[derive(Debug, Default)]
 struct ProcessKernels {
     known: HashMap<u64, Arc<str>>,
     aliases: HashMap<u64, u64>,
-    candidates: HashMap<u64, (u16, Arc<str>)>,
+    candidates: HashMap<u64, Candidate>,
     driver: Option<LibraryNumber>,
+    /// The word that had a name which the files of the process contain.
+    proven_word: Option<u16>,
+    /// Texts that were searched for in its files.
+    searched: HashSet<Arc<str>>,
 }
 
 /// How often each word of a CUDA driver's handles had the name, and how often not.
@@ -71,15 +88,21 @@ impl Layout {
     }
 
     /// Notes a text at a word of a handle whose name is not known.
-    fn found(&mut self, word: u16, text: &str, name: &Arc<str>) {
-        let Some(plausible) = self.plausible.get_mut(usize::from(word)) else { return };
+    fn found(&mut self, candidate: &Candidate) {
+        let Candidate { word, text, name } = candidate;
+        let Some(plausible) = self.plausible.get_mut(usize::from(*word)) else { return };
         // only mangled names can be distinguished from other texts
-        if plausible.len() < ENOUGH && text.starts_with("_Z") && **name != *text {
+        if plausible.len() < ENOUGH && text.starts_with("_Z") && name != text {
             plausible.insert(Arc::clone(name));
             if plausible.len() == ENOUGH {
-                self.right[usize::from(word)] += 1;
+                self.right[usize::from(*word)] += 1;
             }
         }
+    }
+
+    /// Whether a handle was seen whose name is not at this word.
+    fn is_refuted(&self, word: u16) -> bool {
+        self.wrong.get(usize::from(word)).is_none_or(|wrong| *wrong > 0)
     }
 
     /// The word that had the name of every handle whose name was known.
@@ -140,12 +163,25 @@ impl KernelNames {
                 }
                 if is_name(text) {
                     let name: Arc<str> = demangled(text).into();
+                    let candidate = Candidate { word, text: text.into(), name };
                     if let Some(driver) = driver {
-                        self.layouts.entry(driver).or_default().found(word, text, &name);
+                        self.layouts.entry(driver).or_default().found(&candidate);
                     }
-                    kernels.candidates.insert(handle, (word, name));
+                    kernels.candidates.insert(handle, candidate);
+                    self.compare(key, outer);
                 }
             }
+        }
+    }
+
+    /// Compares the known name of the handle of an outer launch call with what a word of the inner handle points to.
+    fn compare(&mut self, key: ProcessKey, outer: u64) {
+        let Some(kernels) = self.processes.get(&key) else { return };
+        let inner = kernels.aliases.get(&outer).and_then(|inner| kernels.candidates.get(inner));
+        if let (Some(known), Some(inner), Some(driver)) = (kernels.known.get(&outer), inner, kernels.driver) {
+            let matches =
+                if *known == inner.name { 1_u32.checked_shl(inner.word.into()).unwrap_or(0) } else { 0 };
+            self.layouts.entry(driver).or_default().saw(matches);
         }
     }
 
@@ -155,10 +191,27 @@ impl KernelNames {
         // the host stub of a CUDA kernel has the kernel's name, with a prefix in old toolkits
         let name = name.trim_start_matches("__device_stub__");
         kernels.known.insert(handle, demangled(name).into());
-        let inner = kernels.aliases.get(&handle).and_then(|inner| kernels.candidates.get(inner));
-        if let (Some((word, text)), Some(driver)) = (inner, kernels.driver) {
-            let matches = if Some(text) == kernels.known.get(&handle) { 1 << word } else { 0 };
-            self.layouts.entry(driver).or_default().saw(matches);
+        self.compare(key, handle);
+    }
+
+    /// The text to search for in the files of a process, if that could prove that it is the name of this handle.
+    pub(crate) fn unproven(&self, key: ProcessKey, handle: u64) -> Option<Arc<str>> {
+        let kernels = self.processes.get(&key)?;
+        let Candidate { word, text, .. } = kernels.candidates.get(&handle)?;
+        let is_open = kernels.proven_word.is_none()
+            && kernels.searched.len() < MAX_SEARCHES
+            && !kernels.searched.contains(text)
+            && self.layout(kernels).is_none_or(|layout| layout.word().is_none() && !layout.is_refuted(*word));
+        is_open.then(|| Arc::clone(text))
+    }
+
+    /// Notes whether the files of the process contain the text of this handle.
+    pub(crate) fn searched(&mut self, key: ProcessKey, handle: u64, is_found: bool) {
+        let Some(kernels) = self.processes.get_mut(&key) else { return };
+        let Some(candidate) = kernels.candidates.get(&handle) else { return };
+        kernels.searched.insert(Arc::clone(&candidate.text));
+        if is_found {
+            kernels.proven_word = Some(candidate.word);
         }
     }
 
@@ -176,11 +229,18 @@ impl KernelNames {
         None
     }
 
-    /// The text at the word of a handle where this CUDA driver is known to have names.
+    /// The text at the word of a handle where this CUDA driver, or this process, is known to have names.
     fn candidate<'a>(&self, kernels: &'a ProcessKernels, handle: u64) -> Option<&'a Arc<str>> {
-        let (word, name) = kernels.candidates.get(&handle)?;
-        let driver = kernels.driver.or(self.only_driver)?;
-        (self.layouts.get(&driver)?.word() == Some(*word)).then_some(name)
+        let Candidate { word, name, .. } = kernels.candidates.get(&handle)?;
+        let layout = self.layout(kernels);
+        let is_proven = layout.and_then(Layout::word) == Some(*word)
+            || (kernels.proven_word == Some(*word) && !layout.is_some_and(|layout| layout.is_refuted(*word)));
+        is_proven.then_some(name)
+    }
+
+    /// The layout of the handles of a process.
+    fn layout(&self, kernels: &ProcessKernels) -> Option<&Layout> {
+        self.layouts.get(&kernels.driver.or(self.only_driver)?)
     }
 
     /// The word to read in new handles.
@@ -193,7 +253,7 @@ impl KernelNames {
         let kernels = self.processes.get(&key)?;
         let driver = kernels.driver.or(self.only_driver)?;
         let word = self.layouts.get(&driver)?.word()?;
-        let looked_at = kernels.candidates.get(&handle).is_some_and(|(at, _)| *at == word);
+        let looked_at = kernels.candidates.get(&handle).is_some_and(|read| read.word == word);
         (!looked_at).then_some((driver, word))
     }
 
@@ -318,6 +378,55 @@ mod tests {
         assert_eq!((name(&names, 0x7000), name(&names, 0x20)), (Some("k()"), Some("l()")));
         names.found(KEY, 0x8000, "__device_stub___Z1mv");
         assert_eq!(name(&names, 0x8000), Some("m()"));
+    }
+
+    #[test]
+    fn the_registered_name_of_the_outer_call_proves_or_refutes_the_word() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, None, 0x7000, named("_Z1kv", 0));
+        names.learn(KEY, Some(DRIVER), 0x20, candidate("_Z1lv", 0));
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0x7000));
+        assert_eq!((name(&names, 0x10), name(&names, 0x20)), (Some("k()"), Some("l()")));
+        names.learn(KEY, None, 0x8000, named("_Z1mv", 0));
+        names.learn(KEY, Some(DRIVER), 0x30, candidate("_Z1nv", 0x8000));
+        assert_eq!((name(&names, 0x30), name(&names, 0x8000)), (None, Some("m()")));
+    }
+
+    #[test]
+    fn a_name_in_the_files_of_a_process_proves_the_word_in_this_process() {
+        let mut names = KernelNames::default();
+        names.learn(KEY, Some(DRIVER), 0x10, candidate("_Z1kv", 0));
+        names.learn(KEY, Some(DRIVER), 0x20, candidate("plain", 0));
+        assert_eq!(names.unproven(KEY, 0x20).as_deref(), Some("plain"));
+        names.searched(KEY, 0x20, false);
+        assert_eq!((names.unproven(KEY, 0x20), name(&names, 0x20)), (None, None), "it is not searched again");
+        names.searched(KEY, 0x10, true);
+        assert_eq!((name(&names, 0x10), name(&names, 0x20)), (Some("k()"), Some("plain")));
+        assert_eq!(names.unproven(KEY, 0x10), None);
+        let other = ProcessKey { tgid: Tgid(2), instance: 1 };
+        names.learn(other, Some(DRIVER), 0x10, candidate("_Z1kv", 0));
+        assert_eq!(names.name(other, 0x10), None, "a process proves nothing for others");
+        names.learn(KEY, Some(DRIVER), 0x30, named("elsewhere", 0));
+        assert_eq!(name(&names, 0x10), None, "a known name takes precedence");
+        assert_eq!(names.unproven(other, 0x10), None, "the word is wrong");
+    }
+
+    #[test]
+    fn few_texts_of_a_process_are_searched_for_and_none_if_the_word_is_known() {
+        let mut names = KernelNames::default();
+        for handle in 0..10 {
+            names.learn(KEY, Some(DRIVER), handle, candidate(&format!("kernel_{handle}"), 0));
+        }
+        let searches = (0..10).filter(|handle| {
+            let is_open = names.unproven(KEY, *handle).is_some();
+            names.searched(KEY, *handle, false);
+            is_open
+        });
+        assert_eq!(searches.count(), MAX_SEARCHES);
+        let other = ProcessKey { tgid: Tgid(2), instance: 1 };
+        names.trust(DRIVER, 1);
+        names.learn(other, Some(DRIVER), 0x10, candidate("_Z1kv", 0));
+        assert_eq!((names.unproven(other, 0x10), names.unproven(other, 0x99)), (None, None));
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Decodes records of the BPF ring buffers to events. Pure: bytes go in, events come out, and invalid records are
 //! counted.
 
-mod graph_launches;
-
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
@@ -25,7 +23,7 @@ use crate::host::clock::Clock;
 use crate::host::kmod_version::loaded_version;
 use crate::ring::batch::PausedProcess;
 use crate::ring::call_effects::{annotate_op, apply_effect, apply_failed_effect};
-use crate::ring::cuda_kernel_names::{HandleInfo, KernelNames};
+use crate::ring::cuda_kernel_names::KernelNames;
 use crate::ring::device_calls::annotate_device_call;
 use crate::ring::graph_contents::Graphs;
 use crate::ring::records::Records;
@@ -35,9 +33,12 @@ use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::Resolve;
 use crate::wire::device_rows::call_of;
 use crate::wire::{
-    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_name_record, gp_process_record, gp_stack_record,
-    gp_xid_record, number,
+    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_stack_record, gp_xid_record,
+    number,
 };
+
+mod graph_launches;
+mod kernels;
 
 /// A record of the control ring.
 #[derive(Debug)]
@@ -230,63 +231,6 @@ impl Decoder {
         Some(*self.build(function, &open))
     }
 
-    /// Adds the name of a CUDA kernel.
-    fn name(&mut self, bytes: &[u8]) {
-        let raw: gp_name_record = from_bytes(bytes);
-        let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
-        let text = bytes.get(size_of::<gp_name_record>()..).unwrap_or_default();
-        // the length includes the terminating zero
-        let text = text.get(..(raw.length as usize).saturating_sub(1)).unwrap_or_default();
-        let mut text = String::from_utf8_lossy(text);
-        if text.is_empty() && raw.how != number::NAME_ALIAS {
-            let word = raw.handle.wrapping_add(8 * u64::from(raw.word));
-            let candidate = raw.how == number::NAME_CANDIDATE;
-            let address = if raw.address == 0 && candidate {
-                self.resolve.word(key.tgid, word)
-            } else {
-                Some(raw.address)
-            };
-            text = address.and_then(|at| self.resolve.text(key.tgid, at)).unwrap_or_default().into();
-        }
-        let info = match raw.how {
-            number::NAME_KNOWN => HandleInfo::Name { text: &text, matches: raw.matches },
-            number::NAME_ALIAS => HandleInfo::AliasOf(raw.other),
-            number::NAME_CANDIDATE => HandleInfo::Candidate { text: &text, word: raw.word, outer: raw.other },
-            _ => {
-                self.undecodable += 1;
-                return;
-            }
-        };
-        let driver = Some(raw.library).filter(|number| self.drivers.get(number) == Some(&true));
-        self.kernels.learn(key, driver, raw.handle, info);
-    }
-
-    /// The name of the CUDA kernel that a launch launches. If it is not known, the program's own symbols may have it:
-    /// the handle of a runtime launch is the host function.
-    pub(crate) fn kernel(&mut self, key: ProcessKey, api: Api, handle: u64) -> Option<Arc<str>> {
-        if let Some(name) = self.kernels.name(key, handle) {
-            return Some(Arc::clone(name));
-        }
-        let unread = self.kernels.unread_word(key, handle);
-        if !self.without_name.insert((key, handle, unread.is_some())) {
-            return None;
-        }
-        if let Some((driver, word)) = unread
-            && let Some(at) = self.resolve.word(key.tgid, handle.wrapping_add(8 * u64::from(word)))
-            && let Some(text) = self.resolve.text(key.tgid, at)
-        {
-            let info = HandleInfo::Candidate { text: &text, word, outer: 0 };
-            self.kernels.learn(key, Some(driver), handle, info);
-        }
-        if api == Api::Runtime
-            && self.kernels.name(key, handle).is_none()
-            && let Some(name) = self.resolve.symbol(key.tgid, handle)
-        {
-            self.kernels.found(key, handle, &name);
-        }
-        self.kernels.name(key, handle).map(Arc::clone)
-    }
-
     fn build(&mut self, function: &'static Function, raw: &gp_call) -> Box<Call> {
         let key = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
         let process = Arc::clone(self.names.get(&key).unwrap_or(&self.unnamed));
@@ -327,7 +271,7 @@ impl Decoder {
         if let Effect::Launch(launch) = &mut call.effect
             && let Some(handle) = launched(function, &words)
         {
-            launch.kernel = self.kernel(key, function.api, handle);
+            launch.kernel = self.kernel(key, handle);
         }
         if finished {
             annotate_op(&mut call, raw, self.follows_copies);

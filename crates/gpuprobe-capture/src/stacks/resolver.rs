@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
+use gpuprobe_discover::{KernelNameSearch, Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
 use gpuprobe_event::{Frame, Tgid};
 
 use crate::stacks::raw_stack::RawStack;
@@ -25,6 +25,8 @@ pub(crate) trait Resolve: Debug {
     fn word(&mut self, tgid: Tgid, address: u64) -> Option<u64>;
     /// A text in its memory.
     fn text(&mut self, tgid: Tgid, address: u64) -> Option<String>;
+    /// Whether its files contain the name of a CUDA kernel; `None` if that cannot be said now.
+    fn has_kernel_name(&mut self, tgid: Tgid, name: &str) -> Option<bool>;
     /// Forgets an exited process.
     fn forget(&mut self, tgid: Tgid);
 }
@@ -34,13 +36,19 @@ pub(crate) trait Resolve: Debug {
 pub(crate) struct FileResolver {
     symbols: Symbolizer,
     unwinder: Unwinder,
+    kernel_names: KernelNameSearch,
     /// Whether anything will be resolved at all.
     is_needed: bool,
 }
 
 impl FileResolver {
     pub(crate) fn new(is_needed: bool) -> Self {
-        Self { symbols: Symbolizer::new(), unwinder: Unwinder::new(), is_needed }
+        Self {
+            symbols: Symbolizer::new(),
+            unwinder: Unwinder::new(),
+            kernel_names: KernelNameSearch::default(),
+            is_needed,
+        }
     }
 }
 
@@ -83,6 +91,10 @@ impl Resolve for FileResolver {
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
+    fn has_kernel_name(&mut self, tgid: Tgid, name: &str) -> Option<bool> {
+        self.kernel_names.find(Path::new(PROC), tgid.0, name)
+    }
+
     fn forget(&mut self, tgid: Tgid) {
         self.unwinder.forget(tgid.0);
     }
@@ -119,6 +131,10 @@ impl Resolve for NoResolver {
 
     fn text(&mut self, _tgid: Tgid, address: u64) -> Option<String> {
         Some(format!("text_at_{address:x}"))
+    }
+
+    fn has_kernel_name(&mut self, _tgid: Tgid, _name: &str) -> Option<bool> {
+        None
     }
 
     fn forget(&mut self, _tgid: Tgid) {}

@@ -15,6 +15,8 @@ use crate::error::Defect;
 /// The longest symbol name. Without a limit, a table of unterminated names would be searched to its end for each
 /// symbol.
 const NAME_LIMIT: usize = 4096;
+/// The sections of GPU code. They are loaded, so `strip` keeps them.
+const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -28,6 +30,16 @@ pub(crate) enum Table {
     Dynamic,
     /// `.symtab`, which also has local symbols and is absent from stripped files.
     Full,
+}
+
+impl Table {
+    /// The type of its section, and what errors call it.
+    fn kind(self) -> (elf::SectionType, &'static str) {
+        match self {
+            Self::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
+            Self::Full => (elf::SHT_SYMTAB, "the symbol table"),
+        }
+    }
 }
 
 /// A defined symbol.
@@ -65,8 +77,13 @@ impl<'f> Elf<'f> {
         Ok(Self { file, machine, is_program, segments, sections, section_names })
     }
 
+    /// Whether the file contains code for GPUs.
+    pub(crate) fn has_gpu_code(&self) -> Result<bool, Defect> {
+        self.has_section(&GPU_CODE)
+    }
+
     /// Whether there is a section with one of these names.
-    pub(crate) fn has_section(&self, names: &[&[u8]]) -> Result<bool, Defect> {
+    fn has_section(&self, names: &[&[u8]]) -> Result<bool, Defect> {
         let Some(section) = self.sections.get(self.section_names) else { return Ok(false) };
         let strings = self.contents(section, "the section names")?;
         let named = |section: &SectionHeader64<LE>| string(&strings, section.sh_name.get(LE));
@@ -90,12 +107,16 @@ impl<'f> Elf<'f> {
         Ok(string(&bytes, 0).map(|name| String::from_utf8_lossy(name).into_owned()))
     }
 
+    /// The size of a symbol table with its string table; 0 if the file has no such table.
+    pub(crate) fn table_size(&self, table: Table) -> u64 {
+        let Some(section) = self.section_of_type(table.kind().0) else { return 0 };
+        let names = self.linked(section).map_or(0, |names| names.sh_size.get(LE));
+        section.sh_size.get(LE).saturating_add(names)
+    }
+
     /// The bytes of a symbol table and of its string table; empty if the file has no such table.
     fn table(&self, table: Table) -> Result<(Vec<u8>, Vec<u8>), Defect> {
-        let (kind, what) = match table {
-            Table::Dynamic => (elf::SHT_DYNSYM, "the dynamic symbol table"),
-            Table::Full => (elf::SHT_SYMTAB, "the symbol table"),
-        };
+        let (kind, what) = table.kind();
         let Some(section) = self.section_of_type(kind) else { return Ok(Default::default()) };
         if section.sh_entsize.get(LE) != size_of::<Sym64<LE>>() as u64 {
             return Err(Defect::malformed(format!("{what} has entries of the wrong size")));

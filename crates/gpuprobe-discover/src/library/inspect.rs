@@ -25,8 +25,6 @@ const HOOKED_LIMIT: usize = 16;
 const STATIC_PROOFS: [&str; 5] =
     ["cudaMalloc", "cudaFree", "cudaLaunchKernel", "cudaGetDeviceCount", "cudaRuntimeGetVersion"];
 const STATIC_PROOFS_NEEDED: usize = 4;
-/// Only files with GPU code have a runtime linked in. These sections are loaded, so `strip` keeps them.
-const GPU_CODE: [&[u8]; 2] = [b".nv_fatbin", b".nvFatBinSegment"];
 /// Files with GPU code register it with the runtime through this function.
 const REGISTRATION: &[u8] = b"__cudaRegisterFatBinary";
 
@@ -244,7 +242,8 @@ fn contents(
     }
     let has_shared_runtime = found.iter().any(|library| library.kind == Api::Runtime);
     let mut hidden_runtime = false;
-    if !has_shared_runtime && (elf.is_program || elf.has_section(&GPU_CODE)?) {
+    // only files with GPU code have a runtime linked in
+    if !has_shared_runtime && (elf.is_program || elf.has_gpu_code()?) {
         let functions = functions(&elf, &|name| Api::Runtime.owns(name), &[Table::Full, Table::Dynamic])?;
         if count_of(&functions, &STATIC_PROOFS) >= STATIC_PROOFS_NEEDED {
             let major = static_major(file, elf.machine, &functions);
@@ -277,7 +276,7 @@ fn contents(
 /// runtime with it, is linked in. Only for programs: cuBLAS and similar libraries are built the same way, and their
 /// calls are not the user's.
 fn hides_runtime(elf: &Elf<'_>) -> Result<bool, Defect> {
-    Ok(elf.is_program && elf.has_section(&GPU_CODE)? && !elf.imports(REGISTRATION)?)
+    Ok(elf.is_program && elf.has_gpu_code()? && !elf.imports(REGISTRATION)?)
 }
 
 fn count_of(functions: &[Symbol], names: &[&str]) -> usize {

@@ -71,7 +71,10 @@ const LABELS: &[(&str, &str)] = &[
     ),
     ("library", "The file that is probed."),
     ("meanwhile", "The longest call of the launching thread during the gap; `none` if it made no call."),
-    ("memory", "The kind of host memory of a copy: `pinned`, `pageable` or `managed`."),
+    (
+        "memory",
+        "The kind of host memory of a copy: `pinned`, `pageable`, `managed`, or `unknown` if the process may have pinned it before it was observed.",
+    ),
     ("mode", "`sync` if the call waits for the copy, otherwise `async`."),
     ("name", "The GPU's model."),
     ("namespace", "The Kubernetes namespace of the pod."),

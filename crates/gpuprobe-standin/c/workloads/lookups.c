@@ -2,10 +2,12 @@
  * lookups [MORE]: only the driver. Looks up two kernels, prints {"pid","ready"}, and continues step by step,
  * each after a line: launches both; looks up two others with both functions and launches these; launches the
  * first two again. MORE further kernels are looked up first and launched in the first step. Each step prints
- * {"step","launched":[...]}, the kernels in the order of their launches.
+ * {"step","launched":[...]}, the kernels in the order of their launches. The names of the first kernels are
+ * made at run time, like those of a compiler in the program: the file does not contain them.
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cuda_api.h"
@@ -19,6 +21,13 @@ static void *by_module(const char *name)
 
 	failed |= cuModuleGetFunction(&function, module, name);
 	return function;
+}
+
+/* A mangled name: the function, and the rest. */
+static const char *mangled(char *name, const char *function, const char *rest)
+{
+	sprintf(name, "_Z%zu%s%s", strlen(function), function, rest);
+	return name;
 }
 
 static void *by_library(const char *name)
@@ -47,16 +56,15 @@ static void wait_for_line(void)
 int main(int count, char **words)
 {
 	void *early, *early_template, *late, *late_of_library, *further[MOST];
+	char name[64];
 	int more = count > 1 ? atoi(words[1]) : 0;
 
 	failed |= cuInit(0);
 	failed |= cuModuleLoadData(&module, "image");
 	failed |= cuLibraryLoadData(&library, "image", NULL, NULL, 0, NULL, NULL, 0);
-	early = by_module("_Z12early_kernelPfi");
-	early_template = by_library("_Z5scaleIfLi4EEvPT_");
+	early = by_module(mangled(name, "early_kernel", "Pfi"));
+	early_template = by_library(mangled(name, "scale", "IfLi4EEvPT_"));
 	for (int i = 0; i < more && i < MOST; i++) {
-		char name[64];
-
 		snprintf(name, sizeof(name), "_Z7furtherILi%dEEvPf", i);
 		further[i] = by_module(name);
 	}

@@ -6,6 +6,7 @@ mod corner_calls;
 mod early_calls;
 mod killed;
 mod late_attach;
+mod late_gpu_ops;
 mod library_layouts;
 mod multiple_stacks;
 mod paused;

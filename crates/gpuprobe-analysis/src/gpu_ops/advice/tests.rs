@@ -34,6 +34,7 @@ fn large_and_slow_pageable_copies_should_be_pinned() {
     assert_eq!(rules(&copies(HostMemory::Pageable, 1024, 16, 100_000), SECOND), ["pageable_copies"]);
     assert_eq!(rules(&copies(HostMemory::Pageable, 4096, 15, 100_000), SECOND), [""; 0], "small ones");
     assert_eq!(rules(&copies(HostMemory::Pinned, 64, 20, SECOND / 100), SECOND), [""; 0]);
+    assert_eq!(rules(&copies(HostMemory::Unknown, 64, 20, SECOND / 100), SECOND), [""; 0], "may be pinned");
     let fill = |mut gpu_ops: GpuOps| {
         gpu_ops.copies[0].direction = CopyDirection::Fill;
         gpu_ops

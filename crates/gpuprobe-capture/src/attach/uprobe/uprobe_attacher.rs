@@ -15,13 +15,13 @@ use super::library::{self, AttachOptions, Attached};
 use crate::attach::helper::helper_client::{HelperClient, LinkId};
 use crate::attach::helper::request::ProbedFile;
 use crate::error::CaptureError;
-use crate::host::clock::monotonic_ns;
+use crate::host::clock::{boottime_ns, monotonic_ns};
 use crate::host::machine_checks::may_write_back;
 use crate::host::support::Tier;
 use crate::load::collect::{Collect, CountedOps};
 use crate::load::config::CaptureConfig;
 use crate::wire::object_handles::map_of;
-use crate::wire::{LibraryNumber, MapName, as_bytes, gp_file, number};
+use crate::wire::{LibraryNumber, MapName, as_bytes, gp_file, gp_library, number};
 
 /// One library file, as one of the APIs that it implements.
 pub(crate) type LibraryKey = (FileId, Api);
@@ -105,7 +105,7 @@ impl UprobeAttacher {
         self.last_number = next_number(self.last_number, &|row| {
             self.attached.values().any(|attached| state_row(attached.options.library) == row)
         });
-        self.set_state(self.last_number, number::LIBRARY_ATTACHING)?;
+        self.set_state(self.last_number, number::LIBRARY_ATTACHING, u64::MAX)?;
         Ok(self.last_number)
     }
 
@@ -136,9 +136,7 @@ impl UprobeAttacher {
         let waiting = self.attached.iter().filter(|(_, attached)| attached.observed_since_ns.is_none());
         let mut waiting: Vec<_> = waiting.map(|(key, attached)| (*key, attached.options.library)).collect();
         waiting.sort_by_key(|((_, api), _)| *api != Api::Driver);
-        for (_, number) in &waiting {
-            self.set_state(*number, number::LIBRARY_ACTIVE)?;
-        }
+        self.activate(&waiting.iter().map(|(_, number)| *number).collect::<Vec<_>>())?;
         // read afterwards: a process that maps a library between its activation and this instant counts as late
         let now = monotonic_ns();
         for (key, _) in waiting {
@@ -152,17 +150,33 @@ impl UprobeAttacher {
         files: &HashSet<FileId>,
         is_prepared: bool,
     ) -> Result<(), CaptureError> {
-        let state = if is_prepared { number::LIBRARY_DETACHING } else { number::LIBRARY_ACTIVE };
         let theirs = self.attached.iter().filter(|((id, _), _)| files.contains(id));
-        theirs
-            .map(|(_, attached)| attached.options.library)
-            .try_for_each(|library| self.set_state(library, state))
+        let theirs: Vec<_> = theirs.map(|(_, attached)| attached.options.library).collect();
+        if !is_prepared {
+            return self.activate(&theirs);
+        }
+        theirs.iter().try_for_each(|library| self.set_state(*library, number::LIBRARY_DETACHING, u64::MAX))
     }
 
-    fn set_state(&self, library: LibraryNumber, state: u32) -> Result<(), CaptureError> {
-        let row = u32::from(state_row(library));
-        map_of(&self.object, MapName::LibraryStates)?
-            .update(&row.to_ne_bytes(), &state.to_ne_bytes(), MapFlags::ANY)
+    /// Observes the calls of these libraries from now on. The time is read when they are active, so a process that
+    /// started after it has made no call that was not observed.
+    fn activate(&self, libraries: &[LibraryNumber]) -> Result<(), CaptureError> {
+        for library in libraries {
+            self.set_state(*library, number::LIBRARY_ACTIVE, u64::MAX)?;
+        }
+        let now = boottime_ns();
+        libraries.iter().try_for_each(|library| self.set_state(*library, number::LIBRARY_ACTIVE, now))
+    }
+
+    fn set_state(
+        &self,
+        library: LibraryNumber,
+        state: u32,
+        observed_since_ns: u64,
+    ) -> Result<(), CaptureError> {
+        let row = gp_library { observed_since_ns, state, reserved: 0 };
+        map_of(&self.object, MapName::Libraries)?
+            .update(&u32::from(state_row(library)).to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of libraries"))
     }
 

@@ -1,11 +1,13 @@
 //! Names the CUDA kernels of launched graphs.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpuprobe_event::counters::{GraphKernelCounts, ProcessKey};
-use gpuprobe_event::{Api, Call, Effect, GraphLaunch};
+use gpuprobe_event::{Call, Effect, GraphLaunch};
 
 use super::Decoder;
+use crate::ring::graph_contents::NO_HANDLE;
 use crate::wire::gp_exec_launches;
 
 impl Decoder {
@@ -16,7 +18,7 @@ impl Decoder {
         }) = &mut call.effect
         {
             let mut graphs = std::mem::take(&mut self.graphs);
-            *contents = graphs.named(key, *graph, *kernels, |handle| self.kernel(key, Api::Driver, handle));
+            *contents = graphs.named(key, *graph, *kernels, |handle| self.graph_kernel(key, handle));
             self.graphs = graphs;
         }
     }
@@ -30,10 +32,14 @@ impl Decoder {
         let mut counts = Vec::new();
         for (process, rows) in rows {
             for (handle, runs) in self.graphs.runs(process, &rows, is_last) {
-                let kernel = self.kernel(process, Api::Driver, handle);
+                let kernel = self.graph_kernel(process, handle);
                 counts.push(GraphKernelCounts { process, handle, kernel, runs });
             }
         }
         counts
+    }
+
+    fn graph_kernel(&mut self, process: ProcessKey, handle: u64) -> Option<Arc<str>> {
+        if handle == NO_HANDLE { None } else { self.kernel(process, handle) }
     }
 }
