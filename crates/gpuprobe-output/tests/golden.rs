@@ -131,10 +131,10 @@ fn the_differences_of_two_recordings() {
         differences: &differences,
         fail_above: Some(0.1),
     };
-    check("diff.txt", &diff(&comparison, 80));
+    check("diff.txt", &diff(&comparison, 80, false));
     check("diff.json", &diff_json(&comparison));
     let same = Comparison { figures: [&after; 2], filtered: [None; 2], differences: &[], ..comparison };
-    assert_eq!((diff(&same, 80).as_str(), same.above()), ("no differences\n", 0));
+    assert_eq!((diff(&same, 80, false).as_str(), same.above()), ("no differences\n", 0));
 }
 
 /// One of each kind.
