@@ -32,7 +32,10 @@ pub struct SummaryReport {
     pub calls: u64,
     /// Calls that were not made inside another: those of the programs themselves.
     pub outermost_calls: u64,
+    /// Their failures.
     pub outermost_errors: u64,
+    /// Their errors at teardown (see [`ErrorCount::is_teardown`]), which are no failures.
+    pub teardown_errors: u64,
     /// Time inside outermost calls, summed over all threads.
     pub outermost_ns: u64,
     /// By function, sorted by time, longest first.
@@ -82,7 +85,6 @@ pub struct Summary {
     last_ns: Option<u64>,
     calls: u64,
     outermost_calls: u64,
-    outermost_errors: u64,
     outermost_ns: u64,
     functions: Functions,
     call_tree: CallTree,
@@ -189,7 +191,8 @@ impl Summary {
             only_entries: false,
             calls: self.calls,
             outermost_calls: self.outermost_calls,
-            outermost_errors: self.outermost_errors,
+            outermost_errors: self.errors.outermost,
+            teardown_errors: self.errors.teardown,
             outermost_ns: self.outermost_ns,
             driver: self.driver.report(&functions),
             functions,
@@ -239,7 +242,6 @@ impl Summary {
         self.calls += u64::from(is_counted);
         if is_counted && call.parent.is_none() {
             self.outermost_calls += 1;
-            self.outermost_errors += u64::from(call.failed());
             self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
         }
         self.functions.feed(call);
