@@ -19,7 +19,7 @@ const HOW_TO: &str = "</p>\n<div class=\"tools\"><button data-zoom=\"0.5\">zoom 
     <kbd>n</kbd> <kbd>p</kbd>: next and previous call in the row, <kbd>Enter</kbd>: zoom to the call, <kbd>Esc</kbd>: close it. \
     Keys work after a click on the timeline.</p>\n\
     <div class=\"lanes\" id=\"timeline\" tabindex=\"0\" aria-label=\"timeline\">\n\
-    <div class=\"lane\">time</div><div id=\"axis\"></div>\n";
+    <div class=\"lane\">time</div><div id=\"axis\" class=\"axis\"></div>\n";
 /// Columns of the bins of a row.
 const COLUMNS: usize = 1500;
 /// Rows that are drawn: those with most calls.
