@@ -168,7 +168,7 @@ mod tests {
         let kernels = ["void n::fill<int, 4>(int*)", "void n::fill<int, 8>(int*)", "void n::scale(float*)"];
         let recorded = |launches: u64| {
             let mut report = Replay::default().finish(None);
-            // the second kernel does not change, but the first must be told apart from it
+            // the second kernel does not change, but the first must have another name
             report.summary.gpu_ops.kernels = kernels
                 .iter()
                 .zip([launches, 7, launches])

@@ -17,7 +17,6 @@ use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
-use crate::timeline::stream_idle::IdleRow;
 
 /// The summary of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -74,6 +73,7 @@ impl SummaryReport {
     /// Removes the figures about the time between operations of a stream, if operations are missing.
     pub fn remove_gaps(&mut self) {
         self.gpu_ops.gaps = Gaps::default();
+        self.idle = IdleSummary::default();
         self.advice.clear();
     }
 }
@@ -162,11 +162,6 @@ impl Summary {
             live,
         };
         self.memory.live_by_process().into_iter().map(start).collect()
-    }
-
-    /// When streams were idle.
-    pub(crate) fn idle(&self) -> Vec<IdleRow> {
-        self.gpu_ops.idle_rows()
     }
 
     /// The summary of the events up to now.
@@ -268,12 +263,12 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, LossCause, LossEvent};
+    use gpuprobe_event::{Api, Class, LossCause, LossEvent};
 
     use super::*;
     use crate::recording::memory_ledger::Total;
     use crate::recording::processes::ProcessEnd;
-    use crate::samples::{alloc, call, inside, process, took};
+    use crate::samples::{alloc, call, inside, launch, process, took};
 
     fn fed(events: &[Event]) -> SummaryReport {
         let mut summary = Summary::default();
@@ -284,6 +279,20 @@ mod tests {
     #[test]
     fn no_events_give_an_empty_summary() {
         assert_eq!(fed(&[]), SummaryReport::default());
+    }
+
+    #[test]
+    fn times_between_operations_are_removed_if_operations_are_missing() {
+        let at = |start_ns, call: Call| Event::Call(Box::new(Call { start_ns, ..call }));
+        let waited = Call { class: Class::Sync, ..took(call(Api::Driver, "cuCtxSynchronize", 0), 10) };
+        let mut report = fed(&[
+            at(0, took(launch("cuLaunchKernel", Some(5)), 10)),
+            at(20, waited),
+            at(50, took(launch("cuLaunchKernel", Some(5)), 10)),
+        ]);
+        assert_eq!((report.idle.streams[0].idle_ns, report.gpu_ops.gaps.streams), (20, 1));
+        report.remove_gaps();
+        assert_eq!((report.idle, report.gpu_ops.gaps), (IdleSummary::default(), Gaps::default()));
     }
 
     #[test]
