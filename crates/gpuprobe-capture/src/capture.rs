@@ -262,6 +262,7 @@ impl Capture {
         let mut losses = self.tables.losses()?;
         losses.add(LossCause::Undecodable, self.ring.decoder.undecodable);
         losses.add(LossCause::LostStack, self.ring.decoder.sites.lost());
+        losses.add(LossCause::ShortenedStack, self.ring.decoder.sites.shortened());
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
         losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
         Ok(losses)
