@@ -128,7 +128,6 @@ pub(crate) fn op_totals(report: &SummaryReport) -> (u64, u64, u64) {
 }
 
 fn header(report: &SummaryReport) -> String {
-    let span = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
     let nested = match report.calls - report.outermost_calls {
         0 => String::new(),
         n => format!(" and {n} inside them"),
@@ -147,7 +146,7 @@ fn header(report: &SummaryReport) -> String {
         "{}{nested} in {} over {}{results}\n",
         count(report.outermost_calls, "call", "calls"),
         count(report.processes.len() as u64, "process", "processes"),
-        duration(span),
+        duration(report.span_ns()),
     )
 }
 

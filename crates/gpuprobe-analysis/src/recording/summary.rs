@@ -70,6 +70,11 @@ pub struct SummaryReport {
 }
 
 impl SummaryReport {
+    /// The time from the first event to the last.
+    pub fn span_ns(&self) -> u64 {
+        self.last_ns.unwrap_or(0).saturating_sub(self.first_ns.unwrap_or(0))
+    }
+
     /// Removes the figures about the time between operations of a stream, if operations are missing.
     pub fn remove_gaps(&mut self) {
         self.gpu_ops.gaps = Gaps::default();

@@ -7,6 +7,7 @@ use gpuprobe_analysis::{ReplayReport, StreamIdle};
 use gpuprobe_event::Tgid;
 
 use super::svg::{escape, put};
+use crate::kmod_text::per_cent;
 use crate::timeline::label;
 use crate::units::{count, duration};
 
@@ -34,12 +35,14 @@ pub(super) struct Drawn<'a> {
     pub(super) index: HashMap<(Tgid, Lane), usize>,
     /// The idle times of the streams that are drawn, with the numbers of their rows.
     pub(super) idle: Vec<(&'a StreamIdle, usize)>,
+    /// The length of the recording.
+    span_ns: u64,
 }
 
 impl<'a> Drawn<'a> {
     pub(super) fn new(report: &'a ReplayReport) -> Self {
         let (rows, hidden) = busiest(&report.timeline.rows);
-        let mut drawn = Self { hidden, ..Self::default() };
+        let mut drawn = Self { hidden, span_ns: report.summary.span_ns(), ..Self::default() };
         let mut number = 0;
         for row in &rows {
             drawn.index.insert((row.tgid, row.lane), number);
@@ -88,7 +91,7 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
         runs(out, &bins, (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1));
         out.push_str("</svg></div>\n");
         if let Some((idle, _)) = drawn.idle_of(row) {
-            idle_lane(out, idle, report);
+            idle_lane(out, idle, report, drawn.span_ns);
         }
     }
     out.push_str(
@@ -111,12 +114,12 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
 }
 
 /// The idle time of a stream; the script draws it.
-fn idle_lane(out: &mut String, idle: &StreamIdle, report: &TimelineReport) {
-    let share = 100.0 * idle.idle_ns as f64 / (report.to_ns - report.from_ns).max(1) as f64;
+fn idle_lane(out: &mut String, idle: &StreamIdle, report: &TimelineReport, span_ns: u64) {
+    let share = per_cent(idle.idle_ns, span_ns);
     let times = count(idle.times, "time", "times");
     put!(
         out,
-        "<div class=\"lane\" title=\"idle {} in all, {times}; {share:.1} % of the recording\">idle {share:.1} %</div>\
+        "<div class=\"lane\" title=\"idle {} in all, {times}; {share} of the recording\">idle {share}</div>\
          <div class=\"track idle\" data-left=\"{}\"><svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">",
         duration(idle.idle_ns),
         idle.times.saturating_sub(idle.spans.len() as u64)
@@ -197,6 +200,7 @@ mod tests {
         let mut report = gpuprobe_analysis::Replay::default().finish(None);
         report.summary.idle.streams =
             vec![StreamIdle { tgid: Tgid(1), stream: 7, idle_ns: 1, times: 3, ..StreamIdle::default() }];
+        (report.summary.first_ns, report.summary.last_ns) = (Some(5), Some(9));
         report.timeline = timeline;
         let mut out = String::new();
         super::timeline(&mut out, &report.timeline, &Drawn::new(&report));
@@ -211,7 +215,7 @@ mod tests {
         };
         let out =
             drawn(TimelineReport { from_ns: 5, to_ns: 9, rows: vec![row(7), row(8)], calls_without_row: 0 });
-        let title = "title=\"idle 1 ns in all, 3 times; 25.0 % of the recording\">idle 25.0 %<";
+        let title = "title=\"idle 1 ns in all, 3 times; 25.0% of the recording\">idle 25.0%<";
         assert_eq!((out.matches(title).count(), out.matches(">idle 2").count()), (1, 1), "{out}");
     }
 

@@ -150,8 +150,8 @@ function drawTrack(track, wanted) {
 }
 // Labels for a time axis: multiples of 1, 2 or 5. If they would need many digits, all but the first are offsets from it.
 function ticks(from, span, width) {
-  const mostDigits = 3, apart = 80;
-  const most = Math.max(Math.floor(width / apart), 1);
+  const mostDigits = 3, apart = 70, least = 6;
+  const most = Math.max(Math.floor(width / apart), least);
   const power = 10 ** Math.floor(Math.log10(span / most));
   const step = Math.max([1, 2, 5, 10].map((n) => n * power).find((n) => span / n <= most) ?? 10 * power, 1);
   const end = data.from + from + span;

@@ -20,7 +20,6 @@ pub(super) const MOST_ROWS: usize = 200;
 
 pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
-    let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
     let (launches, _, copied) = op_totals(summary);
     let kernels = launches.saturating_add(summary.gpu_ops.graphs.derived);
     let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
@@ -30,7 +29,7 @@ pub(super) fn figures(out: &mut String, report: &ReplayReport) {
         n => format!("errors, and {n} at teardown"),
     };
     let mut figures = [
-        (duration(span), "from the first event to the last"),
+        (duration(summary.span_ns()), "from the first event to the last"),
         (summary.outermost_calls.to_string(), "calls"),
         (duration(summary.outermost_ns), "in calls, over all threads"),
         (kernels.to_string(), "CUDA kernels launched"),

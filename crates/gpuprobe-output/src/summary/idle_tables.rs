@@ -12,7 +12,6 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
     if report.idle.streams.is_empty() {
         return;
     }
-    let recording_ns = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
     let streams = &report.idle.streams;
     let (shown, more) = streams.split_at(streams.len().min(options.few()));
     let titles = [
@@ -30,7 +29,7 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
             format!("{process}{}", stream(row.stream)),
             row.times.to_string(),
             duration(row.idle_ns),
-            per_cent(row.idle_ns, recording_ns),
+            per_cent(row.idle_ns, report.span_ns()),
             per_cent(row.idle_ns, row.last_ns.saturating_sub(row.first_ns)),
         ]);
     }
