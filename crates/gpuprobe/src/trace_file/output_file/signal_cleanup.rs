@@ -15,17 +15,17 @@ pub(super) struct DroppedOnSignal<T>(Arc<Mutex<Option<T>>>);
 impl<T: Send + 'static> DroppedOnSignal<T> {
     /// Starts to wait for signals. No other thread may run yet: it could receive them.
     pub(super) fn new(value: T) -> io::Result<Self> {
-        let held = Arc::new(Mutex::new(Some(value)));
+        let shared = Arc::new(Mutex::new(Some(value)));
         let signals = ending_signals();
         signals.thread_block()?;
-        let dropped = Arc::clone(&held);
+        let dropped = Arc::clone(&shared);
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let Ok(signal) = signals.wait() else { return };
             // waits until a file that is being completed has its name
             drop(take(&dropped));
             signals.thread_unblock().and_then(|()| raise(signal)).ok();
         })?;
-        Ok(Self(held))
+        Ok(Self(shared))
     }
 }
 
@@ -42,8 +42,8 @@ impl<T> Drop for DroppedOnSignal<T> {
     }
 }
 
-fn take<T>(held: &Mutex<Option<T>>) -> Option<T> {
-    held.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn take<T>(shared: &Mutex<Option<T>>) -> Option<T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// The signals that users and service managers end a program with, except those that this process was started to
