@@ -67,6 +67,35 @@ async function check(path) {
   await page.click("button[data-zoom='0']");
   expect(`${path}: and back`, (await view()) === before);
 
+  // axes: steps of 1, 2 or 5 in one unit, few digits, and no label over another one, however far it is zoomed in
+  const ticks = (axis) => page.$$eval(`${axis} span`, (all) => all.map((tick) => ({ text: tick.textContent, left: tick.offsetLeft, right: tick.offsetLeft + tick.offsetWidth })));
+  const checkTicks = (what, shown) => {
+    const texts = shown.map((tick) => tick.text), all = texts.join(", ");
+    const numbers = texts.map((text) => Number(/^[+]?([0-9]+([.][0-9]{1,3})?) (ns|us|ms|s)$/.exec(text)?.[1]));
+    expect(`${path}: ${what} has labels: ${all}`, texts.length > 1 && texts.length <= 20);
+    // the first label may be the only one that is not an offset
+    expect(`${path}: ${what} has short labels: ${all}`, numbers.slice(1).every((number) => !Number.isNaN(number)));
+    expect(`${path}: ${what} has different labels: ${all}`, new Set(texts).size === texts.length);
+    const steps = numbers.slice(2).map((number, at) => number - numbers[at + 1]);
+    const isRound = (step) => [1, 2, 5].some((n) => Math.abs(Math.log10(step / n) - Math.round(Math.log10(step / n))) < 1e-6);
+    expect(`${path}: ${what} has round steps: ${all}`, steps.every((step) => isRound(step) && Math.abs(step - steps[0]) < steps[0] / 100));
+    expect(`${path}: labels of ${what} do not overlap`, shown.every((tick, at) => at === 0 || tick.left >= shown[at - 1].right));
+  };
+  const drawn = () => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+  for (const width of [1400, 800, 390]) {
+    await page.setViewportSize({ width, height: 900 });
+    await drawn();
+    checkTicks(`the timeline at ${width} pixels`, await ticks("#axis"));
+    if (await page.locator(".chart .axis").count()) checkTicks(`the memory at ${width} pixels`, await ticks(".chart:first-of-type .axis"));
+  }
+  await page.setViewportSize({ width: 1200, height: 900 });
+  for (let times = 0; times < 24; times += 1) {
+    await page.evaluate(() => zoom(0.5, 0.7));
+    await drawn();
+    checkTicks(`the timeline after ${times + 1} zooms`, await ticks("#axis"));
+  }
+  await page.click("button[data-zoom='0']");
+
   // a title sorts its table, and sorts it the other way when clicked again
   const calls = () => page.$$eval("#functions tbody tr", (rows) => rows.map((row) => Number(row.cells[1].textContent)));
   const title = page.locator("#functions th button", { hasText: /^calls$/ });

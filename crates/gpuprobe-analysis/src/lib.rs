@@ -49,7 +49,7 @@ pub use self::recording::replay::{LiveCurve, Replay, ReplayReport};
 pub use self::recording::site_memory::{SiteCurve, SiteMemoryReport};
 pub use self::recording::slowest::SlowCall;
 pub use self::recording::summary::{Summary, SummaryReport};
-pub use self::recording::{FailedCall, GapGroup, GpuError, IdleSummary, StreamIdle, TreeRow};
+pub use self::recording::{FailedCall, GpuError, IdleGroup, IdleSummary, StreamIdle, TreeRow};
 pub use self::stats::buckets::Bound;
 pub use self::stats::loss_counts::LossCount;
 pub use self::stats::{bins, buckets, distribution, flame, trend};

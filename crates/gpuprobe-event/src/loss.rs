@@ -80,6 +80,9 @@ causes! {
     FailuresFull = "failures_full" [],
     /// faults and migrations of unified memory whose process is not known
     OwnerUnknown = "owner_unknown" [],
+    /// stacks of allocations without their outermost frames: BPF shortened them because the ring buffer was filling up,
+    /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)
+    ShortenedStack = "shortened_stack" [MemoryBySite],
     /// records that could not be decoded
     Undecodable = "undecodable" [Events],
     /// processes that had mapped a library before it was probed; their first calls may be missing

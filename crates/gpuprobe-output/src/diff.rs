@@ -1,17 +1,17 @@
 //! The differences of two recordings, as text and as JSON.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 use gpuprobe_analysis::{Difference, Figure, Filtered, RecordingFigures};
 use serde_json::{Value, json};
 
 use crate::filter_text::filter_line;
-use crate::table::{Align, room, rows};
-use crate::units::{bytes, count, duration, fitted, printable};
+use crate::kernel_name::short_names;
+use crate::summary::SummaryOptions;
+use crate::summary::layout::{NameTable, name};
+use crate::units::{bytes, count, duration, printable};
 
-/// The width of names that are always shown, on any terminal.
-const LEAST_NAME: usize = 24;
 /// The most rows of a table.
 const MOST_ROWS: usize = 50;
 
@@ -36,8 +36,11 @@ impl Comparison<'_> {
     }
 }
 
-/// The differences as text, a table for each figure. Longer lines than `width` are avoided by shortening names.
-pub fn diff(comparison: &Comparison<'_>, width: usize) -> String {
+/// The differences as text, a table for each figure. Longer lines than `width` are avoided by shortening names, unless
+/// these are wanted in full.
+pub fn diff(comparison: &Comparison<'_>, width: usize, full_names: bool) -> String {
+    let options = SummaryOptions { width, full_names, ..SummaryOptions::default() };
+    let kernels = if full_names { HashMap::new() } else { short_kernels(comparison) };
     let mut out = String::new();
     for (name, filtered) in comparison.names.iter().zip(comparison.filtered) {
         if let Some(filtered) = filtered {
@@ -63,7 +66,7 @@ pub fn diff(comparison: &Comparison<'_>, width: usize) -> String {
     }
     for figure in Figure::ALL {
         let of_figure: Vec<_> = comparison.differences.iter().filter(|d| d.figure == figure).collect();
-        table(&mut out, figure, &of_figure, width);
+        table(&mut out, figure, &of_figure, &kernels, &options);
     }
     if let Some(part) = comparison.fail_above {
         let above = comparison.above() as u64;
@@ -95,8 +98,21 @@ pub fn diff_json(comparison: &Comparison<'_>) -> String {
     format!("{object}\n")
 }
 
-fn table(out: &mut String, figure: Figure, differences: &[&Difference], width: usize) {
-    use Align::{Left, Right};
+/// The short names of all CUDA kernels: whether two differ must not depend on which of them changed.
+fn short_kernels<'a>(comparison: &Comparison<'a>) -> HashMap<&'a str, String> {
+    let kernels: BTreeSet<_> = comparison.figures.iter().flat_map(|figures| figures.kernels()).collect();
+    let kernels: Vec<_> = kernels.into_iter().collect();
+    let short = short_names(&kernels);
+    kernels.into_iter().zip(short).collect()
+}
+
+fn table(
+    out: &mut String,
+    figure: Figure,
+    differences: &[&Difference],
+    kernels: &HashMap<&str, String>,
+    options: &SummaryOptions,
+) {
     if differences.is_empty() {
         return;
     }
@@ -104,42 +120,20 @@ fn table(out: &mut String, figure: Figure, differences: &[&Difference], width: u
         out.push('\n');
     }
     let (title, unit) = titled(figure);
-    let shown = &differences[..differences.len().min(MOST_ROWS)];
-    let mut table = vec![["before", "after", "change", ""].map(str::to_owned).to_vec()];
-    table.extend(shown.iter().map(|d| {
+    let mut table = NameTable::new(&[title, "before", "after", "change", ""], &[], &[]);
+    for d in differences.iter().take(MOST_ROWS) {
+        let kernel = kernels.get(d.name.as_str()).filter(|_| figure == Figure::Launches);
         let sign = if d.after > d.before { '+' } else { '-' };
         let change = format!("{sign}{}", unit(d.size()));
         let part = d.percent.map_or_else(|| "new".to_owned(), |p| format!("{sign}{}", percent(p.abs())));
-        vec![unit(d.before), unit(d.after), change, part]
-    }));
-    let names = fitted_names(shown, room(&table, width).max(LEAST_NAME));
-    let names = std::iter::once(title.to_owned()).chain(names);
-    table.iter_mut().zip(names).for_each(|(row, name)| row.insert(0, name));
-    rows(out, "", &[Left, Right, Right, Right, Right], &table);
+        table.push(vec![name(kernel.unwrap_or(&d.name)), unit(d.before), unit(d.after), change, part]);
+    }
+    table.write(out, options);
     let more = differences.len().saturating_sub(MOST_ROWS) as u64;
     if more > 0 {
         let more = count(more, "smaller change", "smaller changes");
         writeln!(out, "and {more}; --json has all").ok();
     }
-}
-
-/// Names of at most this width; those that are equal after shortening are numbered.
-fn fitted_names(differences: &[&Difference], width: usize) -> Vec<String> {
-    let mut seen: HashMap<String, u64> = HashMap::new();
-    let fit = |d: &&Difference| {
-        let name = printable(&d.name);
-        let short = fitted(&name, width).into_owned();
-        let times = seen.entry(short.clone()).or_default();
-        *times += 1;
-        match *times {
-            1 => short,
-            n => {
-                let number = format!(" #{n}");
-                format!("{}{number}", fitted(&name, width.saturating_sub(number.len())))
-            }
-        }
-    };
-    differences.iter().map(fit).collect()
 }
 
 /// The title of a table and the unit of its figures.
@@ -165,7 +159,45 @@ fn percent(percent: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gpuprobe_analysis::{CudaKernelLaunches, Replay};
+
     use super::*;
+
+    #[test]
+    fn names_of_kernels_are_short_unless_wanted_in_full_and_stay_different() {
+        let kernels = ["void n::fill<int, 4>(int*)", "void n::fill<int, 8>(int*)", "void n::scale(float*)"];
+        let recorded = |launches: u64| {
+            let mut report = Replay::default().finish(None);
+            // the second kernel does not change, but the first must have another name
+            report.summary.gpu_ops.kernels = kernels
+                .iter()
+                .zip([launches, 7, launches])
+                .map(|(kernel, launches)| {
+                    let mut row = CudaKernelLaunches { kernel: (*kernel).to_owned(), ..Default::default() };
+                    row.totals.launches = launches;
+                    row
+                })
+                .collect();
+            RecordingFigures::of(&report)
+        };
+        let (before, after) = (recorded(1), recorded(3));
+        let comparison = Comparison {
+            names: ["a", "b"],
+            figures: [&before, &after],
+            filtered: [None; 2],
+            differences: &gpuprobe_analysis::differences(&before, &after, false),
+            fail_above: None,
+        };
+        let names = |full_names| {
+            let text = diff(&comparison, 200, full_names);
+            text.lines()
+                .skip(1)
+                .filter_map(|line| line.split("  ").next().map(str::to_owned))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(false), ["fill<.., 4>", "scale"]);
+        assert_eq!(names(true), [kernels[0], kernels[2]]);
+    }
 
     #[test]
     fn small_changes_are_not_shown_as_none() {

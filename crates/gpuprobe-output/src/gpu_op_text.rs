@@ -120,10 +120,10 @@ pub(crate) fn evidence(advice: &Advice) -> String {
             duration(observed_ns),
             duration(gaps_ns)
         ),
-        Advice::SyncInLoop { waits, launches, idle_ns, observed_ns } => format!(
-            "{waits} of {} came right after a wait: a stream was idle for at least {} of {}",
+        Advice::SyncInLoop { waits, launches, after_waits_ns, observed_ns } => format!(
+            "{waits} of {} came right after a wait: a stream got no launch for at least {} of {}",
             count(launches, "launch", "launches"),
-            duration(idle_ns),
+            duration(after_waits_ns),
             duration(observed_ns)
         ),
     }

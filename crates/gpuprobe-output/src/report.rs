@@ -18,7 +18,7 @@ const STYLE: &str = include_str!("report/page.css");
 const SCRIPT: &str = include_str!("report/page.js");
 /// The page may load nothing and run no script but its own, whatever the trace contains. If the script has changed, a
 /// test prints its new hash.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-PqH4sopSZbidIQ+UYCWIG1x7cERzikXzJbKv5nbIfXY='; img-src data:";
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-fvBK2bv4YxpEPOB0SImoYZGLaiwmqJTxNLumVy90tdM='; img-src data:";
 
 /// The trace that a report is made from.
 #[derive(Debug)]
@@ -96,7 +96,8 @@ fn origin(out: &mut String, source: &Source<'_>) {
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    use gpuprobe_analysis::{Replay, Summary};
+    use gpuprobe_analysis::{ErrorCount, Replay, Summary, SummaryReport};
+    use gpuprobe_event::Api;
     use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
     use sha2::{Digest, Sha256};
 
@@ -116,6 +117,22 @@ mod tests {
         let hash = STANDARD.encode(Sha256::digest(script));
         assert!(page.contains(&format!("script-src 'sha256-{hash}'; ")), "the hash is {hash}");
         assert!(!POLICY.contains("script-src 'unsafe-inline'"));
+    }
+
+    #[test]
+    fn errors_at_teardown_are_apart_from_failures() {
+        let mut report = Replay::default().finish(None);
+        let error = |error: &'static str, outermost| {
+            let (api, function) = (Api::Driver, "cuModuleUnload".into());
+            ErrorCount { api, function, error: error.into(), count: outermost, outermost }
+        };
+        let errors = vec![error("CUDA_ERROR_DEINITIALIZED", 7), error("CUDA_ERROR_INVALID_HANDLE", 1)];
+        report.summary = SummaryReport { errors, outermost_errors: 1, teardown_errors: 7, ..report.summary };
+        let page = page(&report);
+        assert!(page.contains("<b>1</b><span>errors, and 7 at teardown</span>"), "{page}");
+        let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is not in {page}"));
+        assert!(place(">CUDA_ERROR_INVALID_HANDLE<") < place("(no failures):"));
+        assert!(place("(no failures):") < place(">CUDA_ERROR_DEINITIALIZED<"));
     }
 
     #[test]

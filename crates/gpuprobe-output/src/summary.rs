@@ -5,7 +5,7 @@ mod gpu_op_tables;
 mod idle_tables;
 mod incomplete;
 mod kmod_tables;
-mod layout;
+pub(crate) mod layout;
 
 use std::fmt::Write;
 
@@ -26,6 +26,9 @@ use crate::xid;
 /// Printed for a recording without returns.
 pub(crate) const ONLY_BEGUN: &str =
     "only the start of calls was recorded: no results, no durations and no nesting";
+
+/// The heading of errors at teardown.
+pub(crate) const AFTER_TEARDOWN: &str = "at exit, after CUDA had shut down (no failures)";
 
 /// The summary as text. Empty sections are omitted, but losses are always stated.
 pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
@@ -125,7 +128,6 @@ pub(crate) fn op_totals(report: &SummaryReport) -> (u64, u64, u64) {
 }
 
 fn header(report: &SummaryReport) -> String {
-    let span = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
     let nested = match report.calls - report.outermost_calls {
         0 => String::new(),
         n => format!(" and {n} inside them"),
@@ -133,17 +135,18 @@ fn header(report: &SummaryReport) -> String {
     let results = if report.only_entries {
         format!("; {ONLY_BEGUN}")
     } else {
-        let teardown = report.errors.iter().filter(|error| error.is_teardown());
-        let teardown = teardown.fold(0, |sum: u64, error| sum.saturating_add(error.outermost));
-        let errors = count(report.outermost_errors.saturating_sub(teardown), "error", "errors");
-        let teardown = if teardown > 0 { format!(" and {teardown} at teardown") } else { String::new() };
+        let errors = count(report.outermost_errors, "error", "errors");
+        let teardown = match report.teardown_errors {
+            0 => String::new(),
+            n => format!(" and {n} at teardown"),
+        };
         format!(", {errors}{teardown}, {} in calls", duration(report.outermost_ns))
     };
     format!(
         "{}{nested} in {} over {}{results}\n",
         count(report.outermost_calls, "call", "calls"),
         count(report.processes.len() as u64, "process", "processes"),
-        duration(span),
+        duration(report.span_ns()),
     )
 }
 
@@ -259,7 +262,7 @@ fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, is_
         texts.extend(
             (more > 0).then(|| format!("and {}", count(more as u64, "other function", "other functions"))),
         );
-        let text = format!("at exit, after CUDA had shut down (no failures): {}", texts.join(", "));
+        let text = format!("{AFTER_TEARDOWN}: {}", texts.join(", "));
         heading(out, &wrapped(&text, options.width));
     }
 }

@@ -131,10 +131,10 @@ fn the_differences_of_two_recordings() {
         differences: &differences,
         fail_above: Some(0.1),
     };
-    check("diff.txt", &diff(&comparison, 80));
+    check("diff.txt", &diff(&comparison, 80, false));
     check("diff.json", &diff_json(&comparison));
     let same = Comparison { figures: [&after; 2], filtered: [None; 2], differences: &[], ..comparison };
-    assert_eq!((diff(&same, 80).as_str(), same.above()), ("no differences\n", 0));
+    assert_eq!((diff(&same, 80, false).as_str(), same.above()), ("no differences\n", 0));
 }
 
 /// One of each kind.
@@ -144,7 +144,7 @@ fn advice() -> Vec<Advice> {
         Advice::PageableCopies { copies: 120, bytes: 3 << 30, ns: 800_000_000, observed_ns },
         Advice::TinyCopies { tiny: 9000, copies: 10_000, median: Bound::Below(8), observed_ns },
         Advice::LaunchBound { launches: 400_000, calls_ns: 2_000_000_000, gaps_ns: 500_000_000, observed_ns },
-        Advice::SyncInLoop { waits: 990, launches: 1000, idle_ns: 500_000_000, observed_ns },
+        Advice::SyncInLoop { waits: 990, launches: 1000, after_waits_ns: 500_000_000, observed_ns },
     ]
 }
 

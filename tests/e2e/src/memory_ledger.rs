@@ -129,8 +129,9 @@ fn losses(metrics: &Metrics, pid: u32, wrong: &mut Differences) {
             || (!alone && ["unmatched_return", "forgotten_early"].contains(&cause));
         // Sixteen threads that create and destroy contexts at full speed may send more stacks than fit in the ring,
         // and need more rows of call sites than there are. That loses call sites, not figures.
-        let about_call_sites =
-            [LossCause::LostStack, LossCause::SitesFull].map(LossCause::as_str).contains(&cause);
+        let about_call_sites = [LossCause::LostStack, LossCause::ShortenedStack, LossCause::SitesFull]
+            .map(LossCause::as_str)
+            .contains(&cause);
         if !about_others && !about_call_sites {
             wrong.compare(&format!("lost by {cause}"), &lost, &0);
         }

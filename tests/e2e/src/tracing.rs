@@ -107,7 +107,8 @@ pub fn lines_and_lost(reported: &str) -> (u64, u64) {
     let reported = || reported.lines().filter_map(|line| line.strip_prefix("gpuprobe: "));
     let lines = reported().filter(|line| line.contains(" line")).find_map(number);
     // a call without its stack or name is printed
-    let calls = reported().filter(|line| !line.contains(" lost_stack: ") && !line.contains(" lost_name: "));
+    let is_printed = [" lost_stack: ", " shortened_stack: ", " lost_name: "];
+    let calls = reported().filter(|line| !is_printed.iter().any(|cause| line.contains(cause)));
     let lost = calls.filter_map(|line| number(line.strip_prefix("lost ")?)).sum();
     (lines.unwrap_or_else(|| panic!("it does not report the number of lines")), lost)
 }

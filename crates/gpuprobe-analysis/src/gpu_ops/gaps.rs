@@ -1,4 +1,5 @@
-//! Gaps: the times in which the host submitted nothing to a stream.
+//! Gaps: the times in which the host launched nothing on a stream. After a launch the GPU may be busy: idle time is
+//! defined in `recording/gpu_op_replay/stream_idle.rs`.
 
 use gpuprobe_event::catalogue;
 use gpuprobe_event::counters::{GapKind, LATENCY_BUCKETS, StreamGaps};
@@ -56,11 +57,10 @@ pub struct Gaps {
     pub after_launch: GapTotals,
     /// The longest gaps, longest first.
     pub longest: Vec<Gap>,
-    /// A lower bound for the time that the idlest stream spent in short gaps after synchronizations; for several
-    /// processes, the sum. The streams of a process are idle at the same time, so a sum over streams would have no
-    /// meaning.
+    /// A lower bound for the time in short gaps after synchronizations, of the stream where it is longest; for several
+    /// processes, the sum. The gaps of the streams of a process overlap, so a sum over streams would have no meaning.
     #[serde(skip)]
-    pub idle_ns: u64,
+    pub after_waits_ns: u64,
 }
 
 impl Gaps {
@@ -69,7 +69,8 @@ impl Gaps {
         self.streams += 1;
         for (kind, counts) in GapKind::ALL.iter().zip(&row.gaps) {
             if *kind == GapKind::AfterSync {
-                self.idle_ns = self.idle_ns.max(least_sum_below(&counts.lengths, SHORT_GAP_LOG2));
+                self.after_waits_ns =
+                    self.after_waits_ns.max(least_sum_below(&counts.lengths, SHORT_GAP_LOG2));
             }
             self.of(*kind).add(counts.gaps, counts.total_ns, &counts.lengths);
         }
@@ -87,7 +88,7 @@ impl Gaps {
     /// Adds the gaps of another process, whose streams are different ones.
     pub(crate) fn add(&mut self, more: &Self) {
         self.streams += more.streams;
-        self.idle_ns = self.idle_ns.saturating_add(more.idle_ns);
+        self.after_waits_ns = self.after_waits_ns.saturating_add(more.after_waits_ns);
         for (kind, gaps) in [(GapKind::AfterSync, more.after_sync), (GapKind::AfterLaunch, more.after_launch)]
         {
             self.of(kind).add(gaps.gaps, gaps.total_ns, &gaps.lengths);
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_the_maximum_over_streams_and_the_sum_over_processes() {
+    fn time_after_waits_is_the_maximum_over_streams_and_the_sum_over_processes() {
         let row = |stream, gaps| {
             let mut lengths = [0; LATENCY_BUCKETS];
             (lengths[10], lengths[SHORT_GAP_LOG2]) = (gaps, 5);
@@ -150,10 +151,10 @@ mod tests {
         };
         let mut one = Gaps::default();
         [row(1, 3), row(2, 7), row(3, 2)].iter().for_each(|row| one.add_row(row));
-        assert_eq!(one.idle_ns, 7 << 10);
+        assert_eq!(one.after_waits_ns, 7 << 10);
         let mut both = one.clone();
         both.add(&one);
-        assert_eq!(both.idle_ns, 14 << 10);
+        assert_eq!(both.after_waits_ns, 14 << 10);
     }
 
     #[test]

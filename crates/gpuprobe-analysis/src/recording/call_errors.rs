@@ -22,8 +22,12 @@ impl ErrorCount {
     /// Whether CUDA refused the calls because its driver or runtime had already shut down, as at the end of many
     /// programs. That is not a failure of the program.
     pub fn is_teardown(&self) -> bool {
-        matches!(self.error.as_ref(), "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading")
+        is_teardown(&self.error)
     }
+}
+
+fn is_teardown(error: &str) -> bool {
+    matches!(error, "CUDA_ERROR_DEINITIALIZED" | "cudaErrorCudartUnloading")
 }
 
 /// Pairs of function and error with a row of their own. A recorded trace has fewer; the bound is for forged files.
@@ -35,6 +39,9 @@ const OTHERS: Name = Name::Borrowed("(others)");
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
     counts: BTreeMap<(Api, Name, Name), (u64, u64)>,
+    /// Errors of outermost calls, without those at teardown, which are in `teardown`.
+    pub(crate) outermost: u64,
+    pub(crate) teardown: u64,
 }
 
 impl Errors {
@@ -44,6 +51,9 @@ impl Errors {
         }
         let status = call.status.unwrap_or(0);
         let error = call.error.clone().unwrap_or_else(|| Name::Owned(format!("status {status}")));
+        if call.parent.is_none() {
+            *(if is_teardown(&error) { &mut self.teardown } else { &mut self.outermost }) += 1;
+        }
         let mut key = (call.api, call.name.clone(), error);
         if self.counts.len() >= MOST && !self.counts.contains_key(&key) {
             (key.1, key.2) = (OTHERS, OTHERS);
@@ -82,5 +92,16 @@ mod tests {
         let expected =
             [("cudaMalloc", "status 2", 1, 1), ("cuMemAlloc_v2", "CUDA_ERROR_OUT_OF_MEMORY", 1, 0)];
         assert_eq!(got, expected);
+        assert_eq!((errors.outermost, errors.teardown), (1, 0));
+    }
+
+    #[test]
+    fn an_error_at_teardown_is_not_a_failure() {
+        let mut errors = Errors::default();
+        for error in ["CUDA_ERROR_DEINITIALIZED", "cudaErrorCudartUnloading", "cudaErrorInvalidValue"] {
+            errors.feed(&Call { error: Some(Name::Borrowed(error)), ..call(Api::Runtime, "cudaFree", 4) });
+        }
+        assert_eq!((errors.outermost, errors.teardown), (1, 2));
+        assert_eq!(errors.report().iter().filter(|error| error.is_teardown()).count(), 2);
     }
 }

@@ -107,6 +107,12 @@ impl RecordingFigures {
         figures
     }
 
+    /// The names of the CUDA kernels that were launched.
+    pub fn kernels(&self) -> impl Iterator<Item = &str> {
+        let is_kernel = |(figure, _): &&(Figure, String)| *figure == Figure::Launches;
+        self.values.keys().filter(is_kernel).map(|(_, name)| name.as_str())
+    }
+
     fn calls(&mut self, report: &SummaryReport) {
         for function in &report.functions {
             self.add(Figure::Calls, &function.name, function.calls);

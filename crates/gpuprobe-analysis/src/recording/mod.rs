@@ -17,4 +17,4 @@ pub mod summary;
 
 pub use self::call_tree::TreeRow;
 pub use self::gpu_errors::{FailedCall, GpuError};
-pub use self::gpu_op_replay::{GapGroup, IdleSummary, StreamIdle};
+pub use self::gpu_op_replay::{IdleGroup, IdleSummary, StreamIdle};

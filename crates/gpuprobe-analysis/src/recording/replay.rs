@@ -14,7 +14,6 @@ use crate::stats::trend::Trend;
 use crate::timeline::call_log::CallLog;
 use crate::timeline::levels::{Level, Levels, Sample};
 use crate::timeline::nesting::{Nesting, Slice};
-use crate::timeline::stream_idle::IdleRow;
 use crate::timeline::{Timeline, TimelineReport};
 
 /// Processes with a curve of live memory.
@@ -48,8 +47,6 @@ pub struct ReplayReport {
     /// The number of further processes with live memory.
     pub more_live: usize,
     pub sites: SiteMemoryReport,
-    /// When streams were idle.
-    pub idle: Vec<IdleRow>,
     /// Individual calls, if they were requested.
     #[serde(skip)]
     pub calls: Arc<CallLog>,
@@ -137,7 +134,6 @@ impl Replay {
             live,
             more_live,
             sites: self.site_memory.report(),
-            idle: self.summary.idle(),
             calls: Arc::new(self.calls.unwrap_or_default().finish()),
         }
     }

@@ -17,7 +17,6 @@ use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
-use crate::timeline::stream_idle::IdleRow;
 
 /// The summary of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -32,7 +31,10 @@ pub struct SummaryReport {
     pub calls: u64,
     /// Calls that were not made inside another: those of the programs themselves.
     pub outermost_calls: u64,
+    /// Their failures.
     pub outermost_errors: u64,
+    /// Their errors at teardown (see [`ErrorCount::is_teardown`]), which are no failures.
+    pub teardown_errors: u64,
     /// Time inside outermost calls, summed over all threads.
     pub outermost_ns: u64,
     /// By function, sorted by time, longest first.
@@ -68,9 +70,15 @@ pub struct SummaryReport {
 }
 
 impl SummaryReport {
+    /// The time from the first event to the last.
+    pub fn span_ns(&self) -> u64 {
+        self.last_ns.unwrap_or(0).saturating_sub(self.first_ns.unwrap_or(0))
+    }
+
     /// Removes the figures about the time between operations of a stream, if operations are missing.
     pub fn remove_gaps(&mut self) {
         self.gpu_ops.gaps = Gaps::default();
+        self.idle = IdleSummary::default();
         self.advice.clear();
     }
 }
@@ -82,7 +90,6 @@ pub struct Summary {
     last_ns: Option<u64>,
     calls: u64,
     outermost_calls: u64,
-    outermost_errors: u64,
     outermost_ns: u64,
     functions: Functions,
     call_tree: CallTree,
@@ -162,11 +169,6 @@ impl Summary {
         self.memory.live_by_process().into_iter().map(start).collect()
     }
 
-    /// When streams were idle.
-    pub(crate) fn idle(&self) -> Vec<IdleRow> {
-        self.gpu_ops.idle_rows()
-    }
-
     /// The summary of the events up to now.
     pub fn report(&self) -> SummaryReport {
         if let Some(begun) = &self.begun {
@@ -189,7 +191,8 @@ impl Summary {
             only_entries: false,
             calls: self.calls,
             outermost_calls: self.outermost_calls,
-            outermost_errors: self.outermost_errors,
+            outermost_errors: self.errors.outermost,
+            teardown_errors: self.errors.teardown,
             outermost_ns: self.outermost_ns,
             driver: self.driver.report(&functions),
             functions,
@@ -239,7 +242,6 @@ impl Summary {
         self.calls += u64::from(is_counted);
         if is_counted && call.parent.is_none() {
             self.outermost_calls += 1;
-            self.outermost_errors += u64::from(call.failed());
             self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
         }
         self.functions.feed(call);
@@ -266,12 +268,12 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, LossCause, LossEvent};
+    use gpuprobe_event::{Api, Class, LossCause, LossEvent};
 
     use super::*;
     use crate::recording::memory_ledger::Total;
     use crate::recording::processes::ProcessEnd;
-    use crate::samples::{alloc, call, inside, process, took};
+    use crate::samples::{alloc, call, inside, launch, process, took};
 
     fn fed(events: &[Event]) -> SummaryReport {
         let mut summary = Summary::default();
@@ -282,6 +284,20 @@ mod tests {
     #[test]
     fn no_events_give_an_empty_summary() {
         assert_eq!(fed(&[]), SummaryReport::default());
+    }
+
+    #[test]
+    fn times_between_operations_are_removed_if_operations_are_missing() {
+        let at = |start_ns, call: Call| Event::Call(Box::new(Call { start_ns, ..call }));
+        let waited = Call { class: Class::Sync, ..took(call(Api::Driver, "cuCtxSynchronize", 0), 10) };
+        let mut report = fed(&[
+            at(0, took(launch("cuLaunchKernel", Some(5)), 10)),
+            at(20, waited),
+            at(50, took(launch("cuLaunchKernel", Some(5)), 10)),
+        ]);
+        assert_eq!((report.idle.streams[0].idle_ns, report.gpu_ops.gaps.streams), (20, 1));
+        report.remove_gaps();
+        assert_eq!((report.idle, report.gpu_ops.gaps), (IdleSummary::default(), Gaps::default()));
     }
 
     #[test]

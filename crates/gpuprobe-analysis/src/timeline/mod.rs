@@ -4,7 +4,6 @@ pub mod call_log;
 mod lanes;
 pub mod levels;
 pub mod nesting;
-pub mod stream_idle;
 pub mod stream_ops;
 
 pub use self::lanes::{Activity, Bin, Lane, MOST_BINS, Row, Timeline, TimelineBuilder, TimelineReport};

@@ -168,7 +168,7 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 	if (!count)
 		return;
 	if (!failed && function->action == GP_MOVE && !(call->flags & (GP_NESTED_ACTION | GP_CAPTURED)))
-		__sync_fetch_and_add(&count->bytes, call->bytes);
+		add_bytes(&count->bytes, call->bytes);
 	count_latency(count, call->duration_ns, failed);
 }
 

@@ -32,6 +32,8 @@
  */
 #define GP_MOST_BYTES (1ULL << 48)
 #define GP_IMPLAUSIBLE (~0ULL)
+/* the largest sum that is added to: no program moves that much, but it may claim so */
+#define GP_MOST_SUM (1ULL << 63)
 
 #if defined(__TARGET_ARCH_x86)
 /* on entry the return address is on top of the stack; on return it has been popped */
@@ -75,6 +77,15 @@ static __always_inline __u64 plausible(__u64 bytes)
 		return bytes;
 	count_loss(GP_LOSS_IMPLAUSIBLE_SIZE);
 	return 0;
+}
+
+/* Adds to a sum that must not wrap around. What does not fit is counted as a loss. */
+static __always_inline void add_bytes(__u64 *sum, __u64 bytes)
+{
+	if (*sum <= GP_MOST_SUM)
+		__sync_fetch_and_add(sum, bytes);
+	else if (bytes)
+		count_loss(GP_LOSS_IMPLAUSIBLE_SIZE);
 }
 
 /*

@@ -52,7 +52,9 @@ GP_GLOBAL_FUNC int add_part(struct gp_call *call, __u32 kind_and_host, __u64 byt
 	part = &call->pointee.parts[at];
 	part->kind = kind;
 	part->host = host;
-	part->size_log2 = size_log2;
+	/* copies of the first size are found again, also if others were added */
+	if (!part->copies)
+		part->size_log2 = size_log2;
 	part->copies++;
 	part->bytes += bytes;
 	call->bytes += bytes;

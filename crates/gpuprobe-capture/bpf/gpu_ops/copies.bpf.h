@@ -209,7 +209,7 @@ GP_GLOBAL_FUNC int add_copy(const struct gp_call *call, __u32 kind_and_host, boo
 		return 0;
 	}
 	__sync_fetch_and_add(&row->copies, 1);
-	__sync_fetch_and_add(&row->bytes, bytes);
+	add_bytes(&row->bytes, bytes);
 	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
 	if (!(kind_and_host & GP_UNTIMED))
 		__sync_fetch_and_add(&row->total_ns, call->duration_ns);
@@ -257,6 +257,8 @@ struct batch {
 	__u64 sources;
 	__u64 sizes;
 	__u64 failed;
+	/* the bytes of the copies so far */
+	__u64 bytes;
 };
 
 /* One copy of a batch: from three lists, or from one list of operations. */
@@ -282,9 +284,10 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 		count_loss(GP_LOSS_UNREAD_GPU_OP);
 		return 1;
 	}
-	/* the implausible size was already counted when the sizes were added up */
-	if (copy.bytes > GP_MOST_BYTES)
+	/* an implausible size or sum was already counted when the sizes were added up */
+	if (plus(batch->bytes, copy.bytes) > GP_MOST_BYTES)
 		copy.bytes = 0;
+	batch->bytes += copy.bytes;
 	count_copy(batch->call, batch->function, &copy);
 	return 0;
 }
@@ -351,6 +354,9 @@ GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *func
 	default:
 		is_read = read_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);
 	}
+	/* it was counted when the bytes of the outermost call were set */
+	if (copy.bytes > GP_MOST_BYTES)
+		copy.bytes = 0;
 	/* a failed call may have had any arguments */
 	if (!is_read && !failed)
 		count_loss(GP_LOSS_UNREAD_GPU_OP);
@@ -372,6 +378,9 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 		call->flags |= GP_CAPTURED;
 		return;
 	}
+	/* only the outermost call has checked it, and counted it as a loss */
+	if (call->bytes > GP_MOST_BYTES)
+		call->bytes = 0;
 	if (function->op_desc.op_kind == GP_OP_MEMSET) {
 		if (gp_config.annotate_records)
 			annotate_copy(call, GP_FILL, call->bytes, failed);

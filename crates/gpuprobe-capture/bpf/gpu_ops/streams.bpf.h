@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
  * Streams and their gaps: the time between the return of a launch or a wait and the beginning of the next
- * launch, when nothing was submitted.
+ * launch, when nothing was launched.
  */
 #ifndef GP_STREAMS_BPF_H
 #define GP_STREAMS_BPF_H

@@ -132,6 +132,7 @@ pub(crate) struct CallSites {
     waiting: Vec<Waiting>,
     waiting_bytes: usize,
     lost: u64,
+    shortened: u64,
 }
 
 impl CallSites {
@@ -148,6 +149,7 @@ impl CallSites {
             waiting: Vec::new(),
             waiting_bytes: 0,
             lost: 0,
+            shortened: 0,
         }
     }
 
@@ -179,6 +181,7 @@ impl CallSites {
                 if bytes == number::STACK_PART {
                     self.lost += 1;
                 } else {
+                    self.shortened += u64::from(bytes == derived::SHORT_STACK);
                     self.add_stack(waiting.process, waiting.raw.id as u32, &waiting.addresses);
                 }
             }
@@ -188,6 +191,11 @@ impl CallSites {
     /// How many incomplete stacks could not be recognised.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// How many stacks got a site without their outermost frames, because BPF had shortened them.
+    pub(crate) fn shortened(&self) -> u64 {
+        self.shortened
     }
 
     fn count(&mut self, process: ProcessKey, number: u32, site: SiteId) {
@@ -440,7 +448,7 @@ mod tests {
         assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "a complete stack may still come");
         give_up_waiting(&mut sites);
         assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
-        assert_eq!((sites.lost(), sites.waiting_bytes), (1, 0));
+        assert_eq!((sites.lost(), sites.shortened(), sites.waiting_bytes), (1, 0, 0));
     }
 
     #[test]
@@ -464,7 +472,7 @@ mod tests {
         let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
         sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack });
         give_up_waiting(&mut sites);
-        assert_eq!((sites.site(1), sites.lost()), (SiteId(1), 0));
+        assert_eq!((sites.site(1), sites.lost(), sites.shortened()), (SiteId(1), 0, 1));
         assert_eq!(&*sites.stacks[&SiteId(1)].addresses, [5]);
     }
 }

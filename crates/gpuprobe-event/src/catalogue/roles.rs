@@ -207,6 +207,8 @@ pub struct Roles {
     pub nothrow: bool,
     /// The exported function that this one tail-calls: probing both would count the call twice.
     pub jumps_to: Option<&'static str>,
+    /// What a synchronization waits for: `stream`, `device` or `event`.
+    pub scope: Option<&'static str>,
 }
 
 impl Roles {
@@ -264,6 +266,7 @@ impl Roles {
                 "space" => roles.space = Space::from_role(value),
                 "direction" => roles.direction = Some(Direction::from_role(value)),
                 "jumps_to" => roles.jumps_to = Some(value),
+                "scope" => roles.scope = Some(value),
                 _ => {}
             }
         }

@@ -162,7 +162,7 @@ pub struct LongGap {
     pub meanwhile: Option<FunctionId>,
 }
 
-/// Times in which one stream of one process had nothing submitted to it.
+/// Times in which nothing was launched on one stream of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamGaps {
     pub process: ProcessKey,

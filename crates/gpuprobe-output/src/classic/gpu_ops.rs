@@ -139,7 +139,7 @@ fn bytes(rows: &[&CopyTotals]) -> u64 {
 }
 
 pub(super) fn gaps(out: &mut String, snapshot: &Snapshot) {
-    out.push_str("idle gaps of streams:\n");
+    out.push_str("gaps of streams:\n");
     for process in &snapshot.processes {
         let gaps = &process.gpu_ops.gaps;
         if gaps.after_sync.gaps == 0 && gaps.after_launch.gaps == 0 {

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::ReplayReport;
-use gpuprobe_analysis::timeline::stream_idle::IdleRow;
 use gpuprobe_analysis::timeline::{Activity, Bin, Lane, Row, TimelineReport};
+use gpuprobe_analysis::{ReplayReport, StreamIdle};
 use gpuprobe_event::Tgid;
 
 use super::svg::{escape, put};
+use crate::kmod_text::per_cent;
 use crate::timeline::label;
 use crate::units::{count, duration};
 
@@ -19,7 +19,7 @@ const HOW_TO: &str = "</p>\n<div class=\"tools\"><button data-zoom=\"0.5\">zoom 
     <kbd>n</kbd> <kbd>p</kbd>: next and previous call in the row, <kbd>Enter</kbd>: zoom to the call, <kbd>Esc</kbd>: close it. \
     Keys work after a click on the timeline.</p>\n\
     <div class=\"lanes\" id=\"timeline\" tabindex=\"0\" aria-label=\"timeline\">\n\
-    <div class=\"lane\">time</div><div id=\"axis\"></div>\n";
+    <div class=\"lane\">time</div><div id=\"axis\" class=\"axis\"></div>\n";
 /// Columns of the bins of a row.
 const COLUMNS: usize = 1500;
 /// Rows that are drawn: those with most calls.
@@ -34,19 +34,21 @@ pub(super) struct Drawn<'a> {
     /// The numbers of rows on the page.
     pub(super) index: HashMap<(Tgid, Lane), usize>,
     /// The idle times of the streams that are drawn, with the numbers of their rows.
-    pub(super) idle: Vec<(&'a IdleRow, usize)>,
+    pub(super) idle: Vec<(&'a StreamIdle, usize)>,
+    /// The length of the recording.
+    span_ns: u64,
 }
 
 impl<'a> Drawn<'a> {
     pub(super) fn new(report: &'a ReplayReport) -> Self {
         let (rows, hidden) = busiest(&report.timeline.rows);
-        let mut drawn = Self { hidden, ..Self::default() };
+        let mut drawn = Self { hidden, span_ns: report.summary.span_ns(), ..Self::default() };
         let mut number = 0;
         for row in &rows {
             drawn.index.insert((row.tgid, row.lane), number);
             number += 1;
-            let idle = |idle: &&IdleRow| idle.tgid == row.tgid && row.lane == Lane::Stream(idle.stream);
-            if let Some(idle) = report.idle.iter().find(idle) {
+            let idle = |idle: &&StreamIdle| idle.tgid == row.tgid && row.lane == Lane::Stream(idle.stream);
+            if let Some(idle) = report.summary.idle.streams.iter().find(idle) {
                 drawn.idle.push((idle, number));
                 number += 1;
             }
@@ -55,7 +57,7 @@ impl<'a> Drawn<'a> {
         drawn
     }
 
-    fn idle_of(&self, row: &Row) -> Option<(&'a IdleRow, usize)> {
+    fn idle_of(&self, row: &Row) -> Option<(&'a StreamIdle, usize)> {
         let at = self.index.get(&(row.tgid, row.lane))? + 1;
         self.idle.iter().find(|(_, number)| *number == at).copied()
     }
@@ -89,7 +91,7 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
         runs(out, &bins, (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1));
         out.push_str("</svg></div>\n");
         if let Some((idle, _)) = drawn.idle_of(row) {
-            idle_lane(out, idle, report);
+            idle_lane(out, idle, report, drawn.span_ns);
         }
     }
     out.push_str(
@@ -97,7 +99,10 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
          <p>streams show the calls that submitted operations, not when the GPU ran them</p>\n",
     );
     if !drawn.idle.is_empty() {
-        out.push_str("<p>idle: from the return of a wait for the stream to the next launch on it, when it has nothing to run</p>\n");
+        out.push_str(
+            "<p>idle: from the end of a wait for the stream, or for its GPU, to the next operation submitted to it; \
+             a stream may be idle for longer, because calls do not show when the GPU finishes</p>\n",
+        );
     }
     if drawn.hidden > 0 {
         put!(out, "<p>{} with fewer calls are not drawn</p>\n", count(drawn.hidden as u64, "row", "rows"));
@@ -109,15 +114,15 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
 }
 
 /// The idle time of a stream; the script draws it.
-fn idle_lane(out: &mut String, idle: &IdleRow, report: &TimelineReport) {
-    let share = 100.0 * idle.idle_ns as f64 / (report.to_ns - report.from_ns).max(1) as f64;
-    let times = count(idle.count, "time", "times");
+fn idle_lane(out: &mut String, idle: &StreamIdle, report: &TimelineReport, span_ns: u64) {
+    let share = per_cent(idle.idle_ns, span_ns);
+    let times = count(idle.times, "time", "times");
     put!(
         out,
-        "<div class=\"lane\" title=\"idle {} in all, {times}; {share:.1} % of the recording\">idle {share:.1} %</div>\
+        "<div class=\"lane\" title=\"idle {} in all, {times}; {share} of the recording\">idle {share}</div>\
          <div class=\"track idle\" data-left=\"{}\"><svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">",
         duration(idle.idle_ns),
-        idle.count.saturating_sub(idle.spans.len() as u64)
+        idle.times.saturating_sub(idle.spans.len() as u64)
     );
     let column_ns = (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1);
     let columns = idle.columns((report.from_ns, report.to_ns), COLUMNS);
@@ -193,7 +198,9 @@ mod tests {
 
     fn drawn(timeline: TimelineReport) -> String {
         let mut report = gpuprobe_analysis::Replay::default().finish(None);
-        report.idle = vec![IdleRow { tgid: Tgid(1), stream: 7, idle_ns: 1, count: 3, ..IdleRow::default() }];
+        report.summary.idle.streams =
+            vec![StreamIdle { tgid: Tgid(1), stream: 7, idle_ns: 1, times: 3, ..StreamIdle::default() }];
+        (report.summary.first_ns, report.summary.last_ns) = (Some(5), Some(9));
         report.timeline = timeline;
         let mut out = String::new();
         super::timeline(&mut out, &report.timeline, &Drawn::new(&report));
@@ -208,7 +215,7 @@ mod tests {
         };
         let out =
             drawn(TimelineReport { from_ns: 5, to_ns: 9, rows: vec![row(7), row(8)], calls_without_row: 0 });
-        let title = "title=\"idle 1 ns in all, 3 times; 25.0 % of the recording\">idle 25.0 %<";
+        let title = "title=\"idle 1 ns in all, 3 times; 25.0% of the recording\">idle 25.0%<";
         assert_eq!((out.matches(title).count(), out.matches(">idle 2").count()), (1, 1), "{out}");
     }
 

@@ -89,11 +89,17 @@ for (const track of tracks) {
 const titleOf = (call) => call.name < 0 ? "idle" : data.texts[call.name];
 // in the row of a stream, the operation says more than the function
 const labelOf = (call) => call.op && call.depth === 0 && !/^(thread|driver) /.test(tracks[call.lane].label) ? data.texts[call.op] : titleOf(call);
+const unitOf = (ns) => ns < 1e3 ? [1, "ns"] : ns < 1e6 ? [1e3, "us"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
 function duration(ns) {
-  const [size, unit] = ns < 1e3 ? [1, "ns"] : ns < 1e6 ? [1e3, "us"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+  const [size, unit] = unitOf(ns);
   return (size === 1 ? ns : (ns / size).toFixed(1)) + " " + unit;
 }
-const clock = (ns, digits = 6) => ((data.from + ns) / 1e9).toFixed(digits) + " s";
+const digitsOf = (size, step) => Math.max(Math.round(Math.log10(size)) - Math.floor(Math.log10(step)), 0);
+// A time in the unit for times up to another one, with the digits that distinguish steps of this size.
+function inSteps(ns, step, most = ns) {
+  const [size, unit] = unitOf(most);
+  return (ns / size).toFixed(digitsOf(size, step)) + " " + unit;
+}
 
 let view = { from: 0, span: data.span };
 let selected = null;
@@ -142,25 +148,43 @@ function drawTrack(track, wanted) {
     }
   }
 }
-function drawAxis() {
-  const axis = document.getElementById("axis");
-  const most = Math.max(Math.floor(axis.clientWidth / 110), 1);
-  const power = 10 ** Math.floor(Math.log10(view.span / most));
-  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => view.span / n <= most) ?? 10 * power;
-  const digits = Math.min(Math.max(9 - Math.floor(Math.log10(step)), 0), 9);
+// Labels for a time axis: multiples of 1, 2 or 5. If they would need many digits, all but the first are offsets from it.
+function ticks(from, span, width) {
+  const mostDigits = 3, apart = 70, least = 6;
+  const most = Math.max(Math.floor(width / apart), least);
+  const power = 10 ** Math.floor(Math.log10(span / most));
+  const step = Math.max([1, 2, 5, 10].map((n) => n * power).find((n) => span / n <= most) ?? 10 * power, 1);
+  const end = data.from + from + span;
+  const isExact = digitsOf(unitOf(end)[0], step) <= mostDigits;
+  const first = Math.ceil((data.from + from) / step) * step;
+  const found = [];
+  for (let at = first; at <= end; at += step) {
+    const offset = at > first && !isExact;
+    found.push({ at: (at - data.from - from) / span, text: offset ? "+" + inSteps(at - first, step, end - first) : inSteps(at, step, end) });
+  }
+  return found;
+}
+function drawAxis(axis, from, span) {
+  const width = axis.clientWidth;
   axis.replaceChildren();
-  for (let at = Math.ceil((data.from + view.from) / step) * step - data.from; at <= view.from + view.span; at += step) {
+  let free = 0;
+  for (const { at, text } of ticks(from, span, width)) {
     const tick = document.createElement("span");
-    tick.textContent = clock(at, digits);
-    tick.style.left = (100 * (at - view.from)) / view.span + "%";
+    tick.textContent = text;
+    tick.style.left = 100 * at + "%";
     axis.append(tick);
+    // no label over another one or over the edge
+    const left = at * width, right = left + tick.offsetWidth;
+    if (left < free || (right > width && free > 0)) tick.remove();
+    else free = right;
   }
 }
 function draw() {
   if (!timeline) return;
   const searched = search.value.trim().toLowerCase();
   const wanted = searched && new Set(data.texts.flatMap((text, at) => at && matches(text, searched) ? [at] : []));
-  drawAxis();
+  drawAxis(document.getElementById("axis"), view.from, view.span);
+  for (const axis of document.querySelectorAll(".chart .axis")) drawAxis(axis, 0, data.span);
   for (const track of tracks) drawTrack(track, wanted);
 }
 let waiting = false;
@@ -170,7 +194,9 @@ function show(from, span) {
   view.from = Math.min(Math.max(from, 0), data.span - view.span);
   const scale = columns / data.span;
   for (const { svg } of tracks) svg?.setAttribute("viewBox", `${view.from * scale} 0 ${view.span * scale} 10`);
-  document.getElementById("view").textContent = `${clock(view.from)} to ${clock(view.from + view.span)} (${duration(Math.round(view.span))})`;
+  const [begin, end] = [data.from + view.from, data.from + view.from + view.span];
+  const shown = (ns) => inSteps(ns, Math.max(view.span / 1000, 1), end);
+  document.getElementById("view").textContent = `${shown(begin)} to ${shown(end)} (${duration(Math.round(view.span))})`;
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => { waiting = false; draw(); });
@@ -190,7 +216,7 @@ function select(call) {
   if (!call) return;
   const text = (number) => data.texts[number];
   const facts = [["name", titleOf(call)], ["kernel or direction", text(call.op)], ["took", duration(call.end - call.start)],
-    ["at", clock(call.start, 9)], ["row", tracks[call.lane].label], ["arguments", text(call.args)], ["result", text(call.result)],
+    ["at", inSteps(data.from + call.start, 1, 1e9)], ["row", tracks[call.lane].label], ["arguments", text(call.args)], ["result", text(call.result)],
     ["stack", text(call.stack)]];
   const list = document.createElement("dl");
   for (const [what, value] of facts.filter(([, value]) => value)) {

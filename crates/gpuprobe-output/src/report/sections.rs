@@ -2,7 +2,7 @@
 
 use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::timeline::{Activity, Lane};
-use gpuprobe_analysis::{CudaKernelLaunches, ReplayReport, SummaryReport};
+use gpuprobe_analysis::{CudaKernelLaunches, ErrorCount, ReplayReport, SummaryReport};
 use gpuprobe_event::MemoryBySite;
 use gpuprobe_event::counters::HostMemory;
 
@@ -12,7 +12,7 @@ use super::lanes::Drawn;
 use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
 use crate::kernel_name::short_names;
-use crate::summary::op_totals;
+use crate::summary::{AFTER_TEARDOWN, op_totals};
 use crate::units::{bytes, count, duration};
 
 /// The most rows of a table.
@@ -20,19 +20,22 @@ pub(super) const MOST_ROWS: usize = 200;
 
 pub(super) fn figures(out: &mut String, report: &ReplayReport) {
     let summary = &report.summary;
-    let span = summary.last_ns.unwrap_or(0).saturating_sub(summary.first_ns.unwrap_or(0));
     let (launches, _, copied) = op_totals(summary);
     let kernels = launches.saturating_add(summary.gpu_ops.graphs.derived);
     let peak = report.live.iter().map(|curve| curve.live.peak).max().unwrap_or(0);
     let lost = summary.losses.iter().map(|loss| loss.count).fold(0, u64::saturating_add);
+    let errors = match summary.teardown_errors {
+        0 => "errors".to_owned(),
+        n => format!("errors, and {n} at teardown"),
+    };
     let mut figures = [
-        (duration(span), "from the first event to the last"),
+        (duration(summary.span_ns()), "from the first event to the last"),
         (summary.outermost_calls.to_string(), "calls"),
         (duration(summary.outermost_ns), "in calls, over all threads"),
         (kernels.to_string(), "CUDA kernels launched"),
         (bytes(copied), "copied"),
         (bytes(peak), "peak of live memory of a process"),
-        (summary.outermost_errors.to_string(), "errors"),
+        (summary.outermost_errors.to_string(), errors.as_str()),
         (lost.to_string(), "lost"),
     ];
     if summary.only_entries {
@@ -271,13 +274,25 @@ pub(super) fn time(out: &mut String, report: &ReplayReport) {
     }
 }
 
+/// Failures, and apart from them the calls that came after CUDA had shut down.
 pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
+    let (teardown, failures): (Vec<_>, Vec<_>) = summary.errors.iter().partition(|error| error.is_teardown());
     if summary.errors.is_empty() {
         return;
     }
     out.push_str("<h2>Errors</h2>\n");
-    table(out, "errors", &["function", "calls", "error"]);
-    for error in summary.errors.iter().take(MOST_ROWS) {
+    if !failures.is_empty() {
+        error_table(out, "errors", &failures);
+    }
+    if !teardown.is_empty() {
+        put!(out, "<p>{AFTER_TEARDOWN}:</p>\n");
+        error_table(out, "teardown", &teardown);
+    }
+}
+
+fn error_table(out: &mut String, id: &str, errors: &[&ErrorCount]) {
+    table(out, id, &["function", "calls", "error"]);
+    for error in errors.iter().take(MOST_ROWS) {
         let (function, what) = (escape(&error.function), escape(&error.error));
         put!(
             out,
@@ -285,7 +300,7 @@ pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
             error.count
         );
     }
-    end_table(out, summary.errors.len());
+    end_table(out, errors.len());
 }
 
 pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<'_>) {

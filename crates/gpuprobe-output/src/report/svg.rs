@@ -6,7 +6,7 @@ use gpuprobe_analysis::flame::FlameNode;
 use gpuprobe_analysis::trend::Trend;
 
 use super::brief::brief;
-use crate::units::{bytes, duration, printable, seconds};
+use crate::units::{bytes, duration, printable};
 
 /// Appends formatted text. Writing into a `String` cannot fail.
 macro_rules! put {
@@ -88,15 +88,7 @@ pub(super) fn curve(out: &mut String, trend: &Trend, sites: &[&SiteCurve], (from
         }
         put!(out, "\"><title>{}</title></polygon>", escape(&sites[at].call_site));
     }
-    out.push_str("</svg><div class=\"x\">");
-    (0..=4).for_each(|quarter| {
-        put!(
-            out,
-            "<span>{}</span>",
-            seconds(from_ns.saturating_add((span * f64::from(quarter) / 4.0) as u64))
-        );
-    });
-    put!(out, "</div></div><p>the peak is {}</p>", bytes(trend.peak));
+    put!(out, "</svg><div class=\"axis\"></div></div><p>the peak is {}</p>", bytes(trend.peak));
     site_legend(out, sites);
 }
 
@@ -247,7 +239,6 @@ mod tests {
         curve(&mut out, &trend, &[], (minute, minute + 1000));
         assert!(out.contains("0.0,60.0 500.0,60.0 500.0,0.0"), "{out}");
         assert!(out.contains("<span>100 B</span><span>50 B</span><span>0</span>"), "{out}");
-        assert!(out.contains("<div class=\"x\"><span>60.000000 s</span>"), "{out}");
-        assert!(out.contains("<span>60.000001 s</span></div></div><p>the peak is 100 B</p>"), "{out}");
+        assert!(out.contains("<div class=\"axis\"></div></div><p>the peak is 100 B</p>"), "{out}");
     }
 }

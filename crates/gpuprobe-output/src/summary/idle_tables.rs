@@ -1,4 +1,4 @@
-//! The idle time of streams, and what the host did meanwhile.
+//! The idle time of streams, from a wait to the next submission, and what the host did meanwhile.
 
 use gpuprobe_analysis::SummaryReport;
 
@@ -12,12 +12,11 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
     if report.idle.streams.is_empty() {
         return;
     }
-    let recording_ns = report.last_ns.unwrap_or(0).saturating_sub(report.first_ns.unwrap_or(0));
     let streams = &report.idle.streams;
     let (shown, more) = streams.split_at(streams.len().min(options.few()));
     let titles = [
-        &marked("idle streams (nothing submitted)", is_incomplete),
-        "gaps",
+        &marked("idle streams (after a wait for them)", is_incomplete),
+        "times",
         "idle",
         "of recording",
         "of its use",
@@ -28,9 +27,9 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
         let process = if has_several { format!("{}: ", row.tgid) } else { String::new() };
         table.push(vec![
             format!("{process}{}", stream(row.stream)),
-            row.gaps.to_string(),
+            row.times.to_string(),
             duration(row.idle_ns),
-            per_cent(row.idle_ns, recording_ns),
+            per_cent(row.idle_ns, report.span_ns()),
             per_cent(row.idle_ns, row.last_ns.saturating_sub(row.first_ns)),
         ]);
     }
@@ -42,16 +41,16 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
     by_host(out, report, options);
 }
 
-/// Groups of gaps.
+/// By what the host did.
 fn by_host(out: &mut String, report: &SummaryReport, options: &SummaryOptions) {
     let groups = &report.idle.by_host;
     let (shown, more) = groups.split_at(groups.len().min(options.few()));
-    let mut table = NameTable::new(&["  meanwhile the host was", "gaps", "idle", "longest"], &[], &[]);
+    let mut table = NameTable::new(&["  meanwhile the host was", "times", "idle", "longest"], &[], &[]);
     for row in shown {
         let host = row.host.map_or_else(|| "outside CUDA".to_owned(), |name| format!("in {name}"));
         table.push(vec![
             format!("  {host}"),
-            row.gaps.to_string(),
+            row.times.to_string(),
             duration(row.idle_ns),
             duration(row.longest_ns),
         ]);

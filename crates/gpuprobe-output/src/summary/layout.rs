@@ -48,7 +48,7 @@ impl SummaryOptions {
 }
 
 /// The name of a function, a process or an error, made safe for a terminal: a trace may contain any name.
-pub(super) fn name(text: &str) -> String {
+pub(crate) fn name(text: &str) -> String {
     fitted(&printable(text), LONGEST_NAME).into_owned()
 }
 
@@ -85,7 +85,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> String {
 
 /// A table whose first column is a name.
 #[derive(Debug)]
-pub(super) struct NameTable {
+pub(crate) struct NameTable {
     rows: Vec<Vec<String>>,
     align: Vec<Align>,
     /// Titles of columns that a narrow terminal does not show, the first first.
@@ -94,7 +94,7 @@ pub(super) struct NameTable {
 
 impl NameTable {
     /// Columns of numbers are aligned to the right, those in `texts` to the left.
-    pub(super) fn new(
+    pub(crate) fn new(
         titles: &[&str],
         texts: &'static [&'static str],
         optional: &'static [&'static str],
@@ -110,13 +110,13 @@ impl NameTable {
         }
     }
 
-    pub(super) fn push(&mut self, row: Vec<String>) {
+    pub(crate) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 
     /// Appends the table. Columns without a value are omitted, names are shortened to the width, and different names
     /// stay different. Full names that are too long have a line of their own.
-    pub(super) fn write(mut self, out: &mut String, options: &SummaryOptions) {
+    pub(crate) fn write(mut self, out: &mut String, options: &SummaryOptions) {
         let width = options.width.max(LEAST_WIDTH);
         for column in (1..self.align.len()).rev() {
             if self

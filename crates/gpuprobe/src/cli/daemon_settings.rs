@@ -185,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn the_settings_of_the_package_are_valid_and_open_nothing_to_other_hosts() {
+        let packaged = include_str!("../../../../packaging/gpuprobe.toml");
+        let set = with_file(packaged, &[]).unwrap();
+        assert_eq!(set.metrics_addr, with_file("", &[]).unwrap().metrics_addr, "the default");
+        assert!(set.metrics_addr.ip().is_loopback());
+        // examples are valid, too
+        let examples =
+            packaged.lines().filter_map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')));
+        for example in examples {
+            assert!(with_file(example, &[]).is_ok(), "{example}");
+        }
+    }
+
+    #[test]
     fn driver_is_a_switch_or_a_list_of_globs_and_kernel_its_earlier_name() {
         let driver = |text: &str| with_file(text, &[]).unwrap().driver;
         assert_eq!(driver("driver = true"), [""]);

@@ -19,6 +19,9 @@ pub(crate) struct DiffArgs {
     /// Also compare the time in calls by function; without this, counts and bytes only
     #[arg(long)]
     pub(crate) times: bool,
+    /// Names of CUDA kernels in full, with namespaces, template arguments and parameters
+    #[arg(long)]
+    pub(crate) full_names: bool,
     /// End with status 1 if any compared figure changed by more than this, such as 10%; what is new counts as more
     #[arg(long, value_name = "PERCENT", value_parser = change)]
     pub(crate) fail_above: Option<f64>,

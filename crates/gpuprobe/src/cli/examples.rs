@@ -51,6 +51,8 @@ pub(super) const CONVERT: &str = "Examples:
 pub(super) const REPORT: &str = "Examples:
   gpuprobe report traces/trace_latest.jsonl
       the summary of the last recording
+  gpuprobe report train.jsonl.zst --pid 1234 -e 'cudaMemcpy*'
+      only the copies of one process
   gpuprobe report train.jsonl.zst --html report.html
       as a page";
 

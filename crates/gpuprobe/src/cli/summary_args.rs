@@ -14,7 +14,8 @@ pub(crate) struct SummaryArgs {
     /// In the summary: also the calls made inside other calls, indented below them
     #[arg(long)]
     pub(crate) nested: bool,
-    /// In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]
+    /// In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all
+    /// [default: 6]
     #[arg(long, value_name = "N")]
     pub(crate) rows: Option<usize>,
     /// In the summary: the width in columns [default: that of the terminal, or 100]

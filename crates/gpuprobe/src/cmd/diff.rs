@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
         fail_above: args.fail_above,
     };
     let width = terminal_size(stdout()).map_or(DEFAULT_WIDTH, |(columns, _)| columns.into());
-    print(&if args.json { diff_json(&comparison) } else { diff(&comparison, width) })?;
+    print(&if args.json { diff_json(&comparison) } else { diff(&comparison, width, args.full_names) })?;
     Ok(if comparison.above() > 0 { CHANGED } else { 0 })
 }
 

@@ -340,6 +340,7 @@ fn unpredictable(name: &OsStr) -> OsString {
 }
 
 mod replacement;
+mod signal_cleanup;
 
 pub(crate) use self::replacement::Replacement;
 

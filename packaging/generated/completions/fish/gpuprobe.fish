@@ -45,7 +45,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l mode -d 'Permi
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -d 'Start a new segment when one reaches this size [default: a quarter of --max-size]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
@@ -68,7 +68,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l mode -d 'Pe
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-size -d 'Start a new segment when one reaches this size [default: a quarter of --max-size]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
@@ -117,7 +117,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l from -d 'O
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l until -d 'Only what began before this time of the recording (`--to` of other commands)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l html -d 'Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout' -r -F
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l rows -d 'In the summary: the most functions and CUDA kernels, and a third of it of others; 0 is all [default: 6]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -s d -l pid -d 'Only this process (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand report" -l thread -d 'Only this thread, by its id (repeatable)' -r
@@ -148,6 +148,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l min-duration 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l from -d 'Only what happened from this time of the recording on, such as 10, 10s or 500ms' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l to -d 'Only what began before this time of the recordings' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l times -d 'Also compare the time in calls by function; without this, counts and bytes only'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l full-names -d 'Names of CUDA kernels in full, with namespaces, template arguments and parameters'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -l json -d 'Print one JSON object on one line, with complete names and all differences'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand diff" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s d -l pid -d 'Only this process and the processes it forks (repeatable); by default every process of the host' -r

@@ -54,7 +54,8 @@ int main(void)
 }
 "#;
 
-#[bpf_test(tiers)]
+// alone, because a daemon counts the sizes of all programs on the host
+#[bpf_test(tiers, alone)]
 fn impossible_sizes_are_excluded_from_sums_and_counted(tier: &str) {
     let folder = fixtures::folder();
     let program = compile::with_driver(folder.path(), ACCEPTS_ALL_SIZES, HUGE_SIZES);
@@ -75,6 +76,105 @@ fn impossible_sizes_are_excluded_from_sums_and_counted(tier: &str) {
     assert_eq!(metrics.of("gpuprobe_memory_allocated_bytes_total", pid), Some(1000), "{tier}");
     assert_eq!(metrics.by("gpuprobe_memory_live_bytes", pid, "kind").values().sum::<u64>(), 1000, "{tier}");
     talk.go_on();
+}
+
+/// A CUDA driver that accepts every copy.
+const ACCEPTS_ALL_COPIES: &str = r#"
+#include <stddef.h>
+int cuInit(unsigned int flags) { return (int)flags; }
+int cuMemcpyHtoD_v2(void *to, const void *from, size_t size) { return (void)to, (void)from, (void)size, 0; }
+int cuMemcpy2D_v2(const void *copy) { return !copy; }
+int cuMemcpyBatchAsync(void **to, void **from, size_t *sizes, size_t count, void *attributes, size_t *indices,
+		       size_t kinds, size_t *failed, void *stream)
+{
+	(void)to, (void)from, (void)sizes, (void)count, (void)attributes, (void)indices, (void)kinds, (void)failed;
+	return (void)stream, 0;
+}
+"#;
+
+const COPIES: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+int cuMemcpyHtoD_v2(void *, const void *, size_t);
+int cuMemcpy2D_v2(const void *);
+int cuMemcpyBatchAsync(void **, void **, size_t *, size_t, void *, size_t *, size_t, size_t *, void *);
+
+static void batch(size_t *sizes, size_t count)
+{
+	static char memory[2][4096];
+	void *to[16], *from[16];
+	size_t i;
+
+	for (i = 0; i < count; i++)
+		to[i] = memory[0], from[i] = memory[1];
+	cuMemcpyBatchAsync(to, from, sizes, count, NULL, NULL, 0, NULL, NULL);
+}
+
+/* CUDA_MEMCPY2D from the host to the device */
+static void copy_2d(size_t width, size_t height)
+{
+	size_t copy[16] = {[2] = 1, [9] = 2, [14] = width, [15] = height};
+
+	cuMemcpy2D_v2(copy);
+}
+
+int main(int count, char **arguments)
+{
+	size_t most = (size_t)1 << 48, huge[] = {most, most, most, 7};
+	/* more sizes than a record has room for, and then again the last that had room */
+	size_t sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 512};
+	long i, copies = count > 1 ? atol(arguments[1]) : 0;
+
+	if (!copies)
+		return batch(sizes, sizeof(sizes) / sizeof(*sizes)), 0;
+	copy_2d(most >> 8, most >> 8);
+	copy_2d(100, 3);
+	batch(huge, 4);
+	for (i = 0; i < copies; i++)
+		cuMemcpyHtoD_v2(&copies, &copies, most);
+	printf("{\"pid\":%d}\n", (int)getpid());
+	fflush(stdout);
+	getchar();
+	return 0;
+}
+"#;
+
+/// A program can claim to copy any number of bytes, any number of times.
+#[bpf_test(tiers, alone)]
+fn sums_of_impossible_copies_do_not_wrap_around(tier: &str) {
+    const MOST: u64 = 1 << 48;
+    const COUNT: u64 = 33_000;
+    let folder = fixtures::folder();
+    let program = compile::with_driver(folder.path(), ACCEPTS_ALL_COPIES, COPIES);
+    let library = folder.path().join("libcuda.so.1");
+    let daemon = Daemon::with(&["-p", &library.to_string_lossy(), "--attach", tier]);
+    let mut talk = Talk::start(std::process::Command::new(&program).arg(COUNT.to_string()));
+    let pid = pid_of(&talk.json());
+    // the sum of the direction and that of the function do not grow any more once they exceed 1 << 63
+    let (in_row, in_count) = ((1 << 63) / MOST, (1 << 63) / MOST + 1);
+    let lost = 2 + (COUNT - in_row) + (COUNT - in_count);
+    let metrics = daemon.until(PATIENCE, "sizes are counted", |m| m.lost("implausible_size") >= lost);
+    assert_eq!(metrics.lost("implausible_size"), lost, "{tier}");
+    let bytes = metrics.by("gpuprobe_copy_bytes_total", pid, "mode");
+    assert_eq!(bytes["sync"], in_row * MOST + 300, "{tier}: {bytes:?}");
+    assert_eq!(bytes["async"], MOST, "{tier}: the first of the batch, {bytes:?}");
+    let copies = metrics.by("gpuprobe_copies_total", pid, "mode");
+    assert_eq!((copies["sync"], copies["async"]), (COUNT + 2, 4), "{tier}");
+    talk.go_on();
+}
+
+#[bpf_test(tiers)]
+fn copies_of_a_batch_that_have_room_are_not_lost_after_one_that_has_not(tier: &str) {
+    let folder = fixtures::folder();
+    let program = compile::with_driver(folder.path(), ACCEPTS_ALL_COPIES, COPIES);
+    let outcome = Run::new(&program).options(&tiers::options(tier, &["*"])).outcome();
+    assert_eq!(outcome.finished.status, 0, "{tier}: {}", outcome.finished.stderr);
+    let end = outcome.trace.assert_ended();
+    assert_eq!(end.lost, [("unread_gpu_op".to_owned(), 1)].into(), "{tier}: only the size without room");
+    let copies = &outcome.trace.summary().gpu_ops.copies;
+    let sums: Vec<_> = copies.iter().map(|copies| (copies.copies, copies.bytes)).collect();
+    assert_eq!(sums, [(12, 2047 + 512)], "{tier}");
 }
 
 /// A minimal CUDA driver: only the calls that gpuprobe sees matter here.

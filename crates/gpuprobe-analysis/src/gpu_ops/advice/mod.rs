@@ -37,8 +37,8 @@ const LEAST_WAITS: u64 = 200;
 /// stream, so a pipeline that waits for events of one stream and launches on others has many such launches too. But
 /// most pipelines queue more than one launch between two waits and stay below this share.
 const LEAST_WAITS_PER_CENT: u64 = 90;
-/// The least share of time in which the stream was idle. Less would not be noticed.
-const LEAST_IDLE_PER_CENT: u64 = 5;
+/// The least share of time in gaps after waits. Less would not be noticed.
+const LEAST_AFTER_WAITS_PER_CENT: u64 = 5;
 
 /// One piece of advice with its evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -81,8 +81,8 @@ pub enum Advice {
         waits: u64,
         /// All launches that end a gap.
         launches: u64,
-        /// A lower bound for the time that the idlest stream was idle after synchronizations.
-        idle_ns: u64,
+        /// A lower bound for the time in short gaps after synchronizations, of the stream where it is longest.
+        after_waits_ns: u64,
         /// The time observed.
         observed_ns: u64,
     },
@@ -193,11 +193,11 @@ fn sync_in_loop(gpu_ops: &GpuOps, observed_ns: u64) -> Option<Advice> {
     let gaps = &gpu_ops.gaps;
     let waits = count_below(&gaps.after_sync.lengths, SHORT_GAP_LOG2);
     let launches = gaps.after_sync.gaps.saturating_add(gaps.after_launch.gaps);
-    let idle_ns = gaps.idle_ns.min(observed_ns);
+    let after_waits_ns = gaps.after_waits_ns.min(observed_ns);
     let is_loop = waits >= LEAST_WAITS
         && is_share(waits, launches, LEAST_WAITS_PER_CENT)
-        && is_share(idle_ns, observed_ns, LEAST_IDLE_PER_CENT);
-    is_loop.then_some(Advice::SyncInLoop { waits, launches, idle_ns, observed_ns })
+        && is_share(after_waits_ns, observed_ns, LEAST_AFTER_WAITS_PER_CENT);
+    is_loop.then_some(Advice::SyncInLoop { waits, launches, after_waits_ns, observed_ns })
 }
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ fn a_loop_that_waits_for_each_launch_should_wait_after_the_loop() {
     let waiting = |after_sync: u64, after_launch, log2: usize| GpuOps {
         gaps: Gaps {
             streams: 1,
-            idle_ns: if log2 < SHORT_GAP_LOG2 { after_sync << log2 } else { 0 },
+            after_waits_ns: if log2 < SHORT_GAP_LOG2 { after_sync << log2 } else { 0 },
             after_sync: gaps(after_sync, log2),
             after_launch: gaps(after_launch, 25),
             ..Gaps::default()
@@ -106,28 +106,29 @@ fn a_loop_that_waits_for_each_launch_should_wait_after_the_loop() {
         ..GpuOps::default()
     };
     let evidence =
-        Advice::SyncInLoop { waits: 900, launches: 1000, idle_ns: 58_982_400, observed_ns: SECOND };
+        Advice::SyncInLoop { waits: 900, launches: 1000, after_waits_ns: 58_982_400, observed_ns: SECOND };
     assert_eq!(advice(&waiting(900, 100, 16), SECOND), [evidence]);
     assert_eq!(rules(&waiting(900, 101, 16), SECOND), [""; 0], "too many launches are queued");
     assert_eq!(rules(&waiting(199, 0, 19), SECOND), [""; 0], "too few");
     assert_eq!(rules(&waiting(200, 0, 19), SECOND), ["sync_in_loop"]);
     assert_eq!(rules(&waiting(200, 0, 20), SECOND), [""; 0], "long ones are no loop");
     assert_eq!(rules(&waiting(1000, 0, 16), 65_536_000 * 20), ["sync_in_loop"]);
-    assert_eq!(rules(&waiting(1000, 0, 16), 65_536_000 * 20 + 20), [""; 0], "hardly idle");
+    assert_eq!(rules(&waiting(1000, 0, 16), 65_536_000 * 20 + 20), [""; 0], "hardly any time");
 }
 
 #[test]
-fn idle_time_of_parallel_streams_is_not_summed() {
-    // eight streams, each idle for a hundredth of the time
-    let gaps = Gaps { streams: 8, after_sync: gaps(1280, 16), idle_ns: 160 << 16, ..Gaps::default() };
+fn gaps_of_parallel_streams_are_not_summed() {
+    // eight streams, each without launches for a hundredth of the time
+    let gaps = Gaps { streams: 8, after_sync: gaps(1280, 16), after_waits_ns: 160 << 16, ..Gaps::default() };
     let mut gpu_ops = GpuOps { gaps, ..GpuOps::default() };
     assert_eq!(rules(&gpu_ops, SECOND), [""; 0]);
-    gpu_ops.gaps.idle_ns = 1000 << 16;
-    let Some(Advice::SyncInLoop { idle_ns, observed_ns, .. }) = advice(&gpu_ops, SECOND).first().copied()
+    gpu_ops.gaps.after_waits_ns = 1000 << 16;
+    let Some(Advice::SyncInLoop { after_waits_ns, observed_ns, .. }) =
+        advice(&gpu_ops, SECOND).first().copied()
     else {
-        panic!("one of them is idle for long");
+        panic!("one of them has long gaps");
     };
-    assert_eq!((idle_ns, observed_ns), (65_536_000, SECOND));
+    assert_eq!((after_waits_ns, observed_ns), (65_536_000, SECOND));
 }
 
 #[test]
@@ -191,8 +192,13 @@ fn implausible_counts_do_not_overflow() {
     (kernel.totals.launches, kernel.totals.latency) = (u64::MAX, [u64::MAX; LATENCY_BUCKETS]);
     gpu_ops.kernels = vec![kernel.clone(), kernel];
     let most = GapTotals { gaps: u64::MAX, total_ns: u64::MAX, lengths: [u64::MAX; LATENCY_BUCKETS] };
-    gpu_ops.gaps =
-        Gaps { streams: 1, after_sync: most, after_launch: most, idle_ns: u64::MAX, longest: Vec::new() };
+    gpu_ops.gaps = Gaps {
+        streams: 1,
+        after_sync: most,
+        after_launch: most,
+        after_waits_ns: u64::MAX,
+        longest: Vec::new(),
+    };
     for observed_ns in [LEAST_WATCHED_NS, u64::MAX] {
         assert!(advice(&gpu_ops, observed_ns).len() <= 4);
     }

@@ -2,11 +2,10 @@
 //! once, at its outermost call, and captured operations do not count. Memory is bounded for any input.
 
 mod busiest;
-
-mod idle_times;
 mod op;
 mod pending;
 mod stream_gaps;
+mod stream_idle;
 #[cfg(test)]
 mod tests;
 
@@ -17,17 +16,16 @@ use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BU
 use gpuprobe_event::{Call, Class, CopyPart, GraphLaunch, Launch, Tgid, Transfer};
 
 use self::busiest::BusiestThreads;
-pub use self::idle_times::{GapGroup, IdleSummary, StreamIdle};
 use self::op::{GpuOp, OpKind};
 use self::pending::PendingOps;
 use self::stream_gaps::StreamGapTracker;
+pub use self::stream_idle::{IdleGroup, IdleSummary, StreamIdle};
 use crate::gpu_ops::command_series::CommandSeries;
 use crate::gpu_ops::copies;
 use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
 use crate::gpu_ops::launches::{self, CudaKernelLaunches, GraphLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::stats::buckets::bucket;
-use crate::timeline::stream_idle::IdleRow;
 
 /// CUDA kernels with a row of their own; all others share one.
 const MOST_KERNELS: usize = 4096;
@@ -69,11 +67,6 @@ impl GpuOpReplay {
         self.pending.take_all_of(tgid).into_iter().for_each(|op| self.count(op));
         self.busiest.clear(tgid);
         self.gap_tracker.clear(tgid);
-    }
-
-    /// When streams were idle.
-    pub(crate) fn idle_rows(&self) -> Vec<IdleRow> {
-        self.gap_tracker.idle_rows()
     }
 
     pub(crate) fn report(&self) -> GpuOps {
@@ -203,6 +196,7 @@ impl GpuOpReplay {
             (one.errors, one.total_ns) = (1, 0);
             return self.add_copies(one);
         }
+        self.gap_tracker.copy(op);
         if parts.is_empty() {
             self.busiest.copy(op, *host);
             (one.copies, one.bytes) = (1, bytes.or(*copied).unwrap_or(0));

@@ -6,12 +6,11 @@ use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
 use gpuprobe_event::{Api, Call, Class, Tgid, Tid, catalogue};
 
-use super::idle_times::{IdleSummary, IdleTimes};
 use super::op::GpuOp;
+use super::stream_idle::{IdleSummary, IdleTracker, LongestCall};
 use crate::gpu_ops::gaps::{Gap, Gaps, SHORT_GAP_LOG2};
 use crate::gpu_ops::streams::stream_of;
 use crate::stats::buckets::bucket;
-use crate::timeline::stream_idle::{IdleRow, StreamIdle};
 
 /// Streams that are followed; gaps of others are not counted.
 const MOST_STREAMS: usize = 8192;
@@ -27,13 +26,11 @@ pub(super) struct StreamGapTracker {
     thread_waits: HashMap<(Tgid, Tid), u64>,
     /// The longest call of each thread since it last launched or waited.
     longest_calls: HashMap<(Tgid, Tid), LongestCall>,
-    /// The idle time of the idlest stream of each process.
-    idlest: HashMap<Tgid, u64>,
+    /// The time in short gaps after waits, of the stream of each process where it is longest.
+    after_waits: HashMap<Tgid, u64>,
     /// The sum of the same over exited processes.
-    idlest_exited_ns: u64,
-    idle: StreamIdle,
-    /// Of all streams, also those of exited processes.
-    idle_times: IdleTimes,
+    after_waits_exited_ns: u64,
+    idle: IdleTracker,
 }
 
 /// When the last launch on a stream returned, and the last wait for the stream.
@@ -43,28 +40,18 @@ struct Stream {
     synced_ns: Option<u64>,
     has_gaps: bool,
     /// A lower bound for the sum of its short gaps after waits.
-    idle_ns: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LongestCall {
-    name: Option<&'static str>,
-    ns: u64,
-    start_ns: u64,
+    after_waits_ns: u64,
 }
 
 impl StreamGapTracker {
     pub(super) fn gaps(&self) -> Gaps {
-        let idle_ns = self.idlest.values().copied().fold(self.idlest_exited_ns, u64::saturating_add);
-        Gaps { idle_ns, ..self.gaps.clone() }
-    }
-
-    pub(super) fn idle_rows(&self) -> Vec<IdleRow> {
-        self.idle.report()
+        let after_waits_ns =
+            self.after_waits.values().copied().fold(self.after_waits_exited_ns, u64::saturating_add);
+        Gaps { after_waits_ns, ..self.gaps.clone() }
     }
 
     pub(super) fn idle(&self) -> IdleSummary {
-        self.idle_times.report()
+        self.idle.report()
     }
 
     /// Settles a process that exited or runs another program.
@@ -73,8 +60,9 @@ impl StreamGapTracker {
         self.longest_calls.retain(|(of, _), _| *of != tgid);
         self.thread_waits.retain(|(of, _), _| *of != tgid);
         self.process_waits.remove(&tgid);
-        let idlest_ns = self.idlest.remove(&tgid).unwrap_or(0);
-        self.idlest_exited_ns = self.idlest_exited_ns.saturating_add(idlest_ns);
+        self.idle.clear(tgid);
+        let most_ns = self.after_waits.remove(&tgid).unwrap_or(0);
+        self.after_waits_exited_ns = self.after_waits_exited_ns.saturating_add(most_ns);
     }
 
     /// Takes in a call that is no GPU operation: a wait, or the destruction of a stream.
@@ -85,7 +73,9 @@ impl StreamGapTracker {
         match call.class {
             Class::Sync => self.sync(call),
             Class::Stream if is_destroy(call) => {
-                self.streams.remove(&(call.tgid, stream_of(call).unwrap_or(0)));
+                let stream = stream_of(call).unwrap_or(0);
+                self.streams.remove(&(call.tgid, stream));
+                self.idle.forget(call.tgid, stream);
             }
             _ => {}
         }
@@ -103,6 +93,7 @@ impl StreamGapTracker {
         if self.thread_waits.len() < MOST_THREADS || self.thread_waits.contains_key(&thread) {
             self.thread_waits.insert(thread, at_ns);
         }
+        self.idle.wait(call);
         if call.stream.is_none() {
             if self.process_waits.len() < MOST_STREAMS || self.process_waits.contains_key(&call.tgid) {
                 self.process_waits.insert(call.tgid, at_ns);
@@ -128,11 +119,16 @@ impl StreamGapTracker {
         }
     }
 
+    /// Takes in a copy or a memset that succeeded. It ends no gap, but the stream is not idle.
+    pub(super) fn copy(&mut self, op: &GpuOp) {
+        self.idle.submit(op, self.longest_calls.get(&(op.tgid, op.tid)).copied());
+    }
+
     /// Takes in a launch that succeeded. The time before the first launch on a stream is no gap.
     pub(super) fn launch(&mut self, op: &GpuOp) {
         let meanwhile = self.longest_calls.remove(&(op.tgid, op.tid));
         let key = (op.tgid, op.stream);
-        self.idle_times.launch(key, (op.start_ns, end_of(op.start_ns, op.duration_ns)));
+        self.idle.submit(op, meanwhile);
         if self.streams.len() >= MOST_STREAMS && !self.streams.contains_key(&key) {
             return;
         }
@@ -151,18 +147,14 @@ impl StreamGapTracker {
         self.gaps.streams += u64::from(!stream.has_gaps);
         stream.has_gaps = true;
         let ns = op.start_ns - since_ns;
-        if kind == GapKind::AfterSync {
-            self.idle.add(op.tgid, op.stream, (since_ns, op.start_ns));
-        }
         let length = bucket(ns);
         if kind == GapKind::AfterSync && (1..SHORT_GAP_LOG2).contains(&length) {
-            stream.idle_ns = stream.idle_ns.saturating_add(1 << length);
-            if self.idlest.len() < MOST_STREAMS || self.idlest.contains_key(&op.tgid) {
-                let idlest_ns = self.idlest.entry(op.tgid).or_default();
-                *idlest_ns = stream.idle_ns.max(*idlest_ns);
+            stream.after_waits_ns = stream.after_waits_ns.saturating_add(1 << length);
+            if self.after_waits.len() < MOST_STREAMS || self.after_waits.contains_key(&op.tgid) {
+                let most_ns = self.after_waits.entry(op.tgid).or_default();
+                *most_ns = stream.after_waits_ns.max(*most_ns);
             }
         }
-        self.idle_times.gap(key, ns, meanwhile.and_then(|longest| Some((longest.name?, longest.ns))));
         self.gaps.add_gap(Gap {
             ns,
             since_ns,

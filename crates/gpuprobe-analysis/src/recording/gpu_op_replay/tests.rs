@@ -207,6 +207,84 @@ fn gaps_start_with_waits_or_launches_and_name_the_longest_call() {
     assert_eq!((gpu_ops.gaps.after_sync.total_ns, gpu_ops.gaps.after_sync.lengths[5]), (100, 2));
 }
 
+/// Idle times of each stream.
+fn idle_times(calls: &[Call]) -> Vec<(u64, Vec<(u64, u64)>)> {
+    let mut replay = GpuOpReplay::default();
+    calls.iter().for_each(|call| replay.feed(call));
+    let idle = replay.idle();
+    let sum: u64 = idle.streams.iter().map(|row| row.idle_ns).sum();
+    assert_eq!(idle.by_host.iter().map(|row| row.idle_ns).sum::<u64>(), sum);
+    let mut streams: Vec<_> = idle.streams.into_iter().map(|row| (row.stream, row.spans)).collect();
+    streams.sort_unstable();
+    streams
+}
+
+#[test]
+fn a_stream_is_idle_from_the_end_of_a_wait_to_the_next_submission() {
+    let copied = |stream| Call { stream: Some(stream), ..copy(HostToDevice, 8, 0) };
+    let got = idle_times(&[
+        at(wait(Some(5)), 0, 1),
+        at(launch("k", 5), 10, 10),
+        // after a launch the GPU may be busy
+        at(launch("k", 5), 40, 10),
+        at(wait(Some(5)), 60, 30),
+        // it was already idle
+        at(wait(Some(5)), 100, 5),
+        at(copied(5), 200, 10),
+        at(launch("k", 5), 300, 10),
+        at(wait(None), 320, 10),
+        at(launch("k", 6), 335, 1),
+        at(failed(launch("k", 5)), 340, 10),
+        at(launch("k", 5), 360, 10),
+        at(wait(Some(6)), 400, 10),
+        at(launch("k", 5), 450, 10),
+    ]);
+    assert_eq!(got, [(5, vec![(90, 200), (330, 360)])]);
+}
+
+#[test]
+fn a_wait_shows_nothing_about_what_was_submitted_meanwhile_or_about_other_streams() {
+    let of_event = || Call { class: Class::Sync, ..call(Api::Driver, "cuEventSynchronize", 0) };
+    let by = |tid, call: Call| Call { tid: Tid(tid), ..call };
+    let got = idle_times(&[
+        at(launch("k", 5), 0, 10),
+        at(launch("k", 6), 0, 10),
+        at(of_event(), 20, 10),
+        at(launch("k", 5), 40, 10),
+        // the wait began before this launch
+        by(2, at(launch("k", 5), 70, 10)),
+        at(wait(Some(5)), 60, 40),
+        at(launch("k", 5), 120, 10),
+        by(2, at(launch("k", 5), 150, 10)),
+        at(wait(None), 140, 40),
+        at(launch("k", 5), 200, 10),
+        at(launch("k", 6), 220, 10),
+    ]);
+    assert_eq!(
+        got,
+        [(6, vec![(180, 220)])],
+        "only the last wait for all streams shows that stream 6 is idle"
+    );
+}
+
+#[test]
+fn a_copy_ends_idle_time_but_no_gap() {
+    // a loop as most programs have it: copy, launch, wait, think
+    let step = |i: u64| {
+        let from = 1000 * i;
+        [
+            at(copy(HostToDevice, 8, 0), from, 50),
+            at(launch("k", 0), from + 100, 10),
+            at(wait(Some(0)), from + 200, 300),
+        ]
+    };
+    let calls: Vec<_> = (0..100).flat_map(step).collect();
+    let (idle, gaps) = (idle_times(&calls), fed(&calls).gaps);
+    let idle_ns: u64 = idle.iter().flat_map(|(_, spans)| spans).map(|(from, to)| to - from).sum();
+    assert_eq!(idle_ns, 99 * 500, "it ends with the copy");
+    assert_eq!(gaps.after_sync.total_ns, 99 * 600, "the gap ends with the launch");
+}
+
 #[test]
 fn each_thread_has_its_own_default_stream_and_destroyed_streams_are_forgotten() {
     let op = |tid, start_ns| {
@@ -389,7 +467,7 @@ fn the_busiest_stream_and_thread_of_each_process_are_summed() {
     calls.iter().for_each(|call| replay.feed(call));
     let busiest = Some(Busiest { launching_ns: 20 * 1024 + 10 * 1024, copying_ns: 3000 });
     let gpu_ops = replay.report();
-    assert_eq!((gpu_ops.gaps.idle_ns, gpu_ops.busiest), (2 * 9 * 1024, busiest));
+    assert_eq!((gpu_ops.gaps.after_waits_ns, gpu_ops.busiest), (2 * 9 * 1024, busiest));
     assert_eq!(gpu_ops.gaps.after_sync.gaps, 4 * 9);
     replay.clear(Tgid(1));
     assert_eq!(replay.report(), gpu_ops, "exited processes still count");

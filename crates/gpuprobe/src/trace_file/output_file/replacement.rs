@@ -1,7 +1,7 @@
 //! A file that appears under its name only when it is complete.
 //!
 //! It is written under another name in the same directory and renamed at the end. If that fails, for example because
-//! the disk is full, nothing is left, and a file that was there before is unchanged.
+//! the disk is full, or if a signal ends gpuprobe, nothing is left, and a file that was there before is unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,13 +13,14 @@ use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod};
 use nix::unistd::{Gid, Uid, fchown};
 
+use super::signal_cleanup::DroppedOnSignal;
 use super::{Access, Created, FileId, Folder, MOST_LINKS, is_a, is_own, unpredictable};
 
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) file: File,
     /// `None` if it is written in place, such as a FIFO or a device.
-    temporary: Option<Temporary>,
+    temporary: Option<DroppedOnSignal<Temporary>>,
 }
 
 #[derive(Debug)]
@@ -68,13 +69,12 @@ impl Replacement {
     }
 
     /// The file is complete: gives it its name.
-    pub(crate) fn complete(mut self) -> io::Result<()> {
-        if let Some(temporary) = &mut self.temporary {
-            let folder = &temporary.folder.fd;
-            renameat(folder, temporary.name.as_os_str(), folder, temporary.wanted.as_os_str())?;
-            temporary.is_complete = true;
+    pub(crate) fn complete(self) -> io::Result<()> {
+        match self.temporary {
+            None => Ok(()),
+            // the signal is about to end the process
+            Some(temporary) => temporary.take_with(Temporary::complete).unwrap_or(Err(Errno::EINTR.into())),
         }
-        Ok(())
     }
 }
 
@@ -101,7 +101,14 @@ impl Temporary {
                 fchmod(&file, Mode::from_bits_truncate(there.st_mode & 0o777))?;
             }
         }
-        Ok(Replacement { file, temporary: Some(temporary) })
+        Ok(Replacement { file, temporary: Some(DroppedOnSignal::new(temporary)?) })
+    }
+
+    fn complete(mut self) -> io::Result<()> {
+        let folder = &self.folder.fd;
+        renameat(folder, self.name.as_os_str(), folder, self.wanted.as_os_str())?;
+        self.is_complete = true;
+        Ok(())
     }
 }
 
