@@ -176,7 +176,8 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 static __always_inline void count(struct gp_thread *thread, struct gp_call *call,
 				  const struct gp_function *function, bool failed, bool is_counted)
 {
-	if (gp_config.launches && gp_config.rows && !thread->depth && !is_launch(function))
+	/* a call of a state-only probe is not in any output */
+	if (gp_config.launches && gp_config.rows && call->reported && !call->parent && !is_launch(function))
 		note_meanwhile(thread, call);
 	if (failed && (function->flags & (GP_COUNT | GP_FAILURES) || call->inner_failed))
 		count_failure(thread, call, function);
