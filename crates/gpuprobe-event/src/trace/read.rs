@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::json::{Json, Object};
 use super::{End, FORMAT, Meta};
-use crate::catalogue::{Api, Class, catalogue};
+use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
 use crate::effect::{Effect, GraphContents, GraphLaunch};
@@ -300,7 +300,7 @@ impl<R: BufRead> Reader<R> {
             // the status of an ioctl is not the return value of the call
             error: text(object, "error", most::NAME)
                 .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
-            args: object.get("args").and_then(Json::as_object).map(|o| values(o, 0)),
+            args: object.get("args").and_then(Json::as_object).map(|o| arguments(o, known)),
             stream: hex_field(object, "stream"),
             effect,
             driver: effect_fields::driver_time(object),
@@ -458,6 +458,16 @@ fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
     let [x, y, z] = json.as_array()?.as_slice() else { return None };
     let part = |j: &Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
+}
+
+/// The arguments of a call. Names that the catalogue has are not copied: a trace has millions of them.
+fn arguments(object: &Object<'_>, function: Option<&'static Function>) -> Vec<(Name, Value)> {
+    let known = function.and_then(|function| function.args.as_ref());
+    let argument = |(at, (name, json)): (usize, (&str, &Json<'_>))| {
+        let arg = known.and_then(|args| args.get(at)).filter(|arg| arg.name == name);
+        (arg.map_or_else(|| owned(name, most::NAME), |arg| Cow::Borrowed(arg.name)), value(json, 0))
+    };
+    object.iter().take(most::ENTRIES).enumerate().map(argument).collect()
 }
 
 fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {
