@@ -274,6 +274,7 @@ impl Capture {
         losses.add(LossCause::Undecodable, self.ring.decoder.undecodable);
         losses.add(LossCause::LostStack, self.ring.decoder.sites.lost());
         losses.add(LossCause::UnreadGpuOp, self.ring.decoder.graphs.unknown_changes);
+        losses.add(LossCause::LostName, self.ring.decoder.graphs.refused);
         losses.add(LossCause::ShortenedStack, self.ring.decoder.sites.shortened());
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
         losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());

@@ -143,7 +143,7 @@ fn titled(figure: Figure) -> (&'static str, fn(u64) -> String) {
         Figure::Calls => ("calls by function", number),
         Figure::Errors => ("failed calls by function", number),
         Figure::CallNs => ("time in calls by function", duration),
-        Figure::Launches => ("launches by CUDA kernel", number),
+        Figure::Launches => ("launches by CUDA kernel, with those in graphs", number),
         Figure::CopiedBytes => ("bytes copied by direction", bytes),
         Figure::MemoryBytes => ("memory", bytes),
         Figure::LiveBytes => ("live at the end by kind of memory", bytes),

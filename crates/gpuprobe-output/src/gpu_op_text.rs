@@ -78,7 +78,7 @@ pub(crate) fn bound(bound: Option<Bound>, unit: fn(u64) -> String) -> String {
 /// The kind of call that a gap began after.
 pub(crate) fn began_with(kind: GapKind) -> &'static str {
     match kind {
-        GapKind::AfterSync => "after a synchronisation",
+        GapKind::AfterSync => "after a synchronization",
         GapKind::AfterLaunch => "after a launch",
     }
 }

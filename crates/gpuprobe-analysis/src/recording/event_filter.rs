@@ -1,7 +1,11 @@
 //! Selects events of a recording: by process, thread, function, CUDA kernel, time and duration.
 
+use std::sync::Arc;
+
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, Event, MemoryBySite, Outcome, Tgid, Tid, XidEvent};
+use gpuprobe_event::{
+    Call, Effect, Event, GraphContents, GraphLaunch, MemoryBySite, Outcome, Tgid, Tid, XidEvent,
+};
 use serde::Serialize;
 
 /// A pattern for names of functions; with `is_excluded`, matching functions are removed.
@@ -37,7 +41,7 @@ pub struct EventFilter {
     pub tids: Vec<Tid>,
     /// A call is kept if an inclusion matches, or if there are only exclusions, and no exclusion matches.
     pub functions: Vec<FunctionPattern>,
-    /// Only launches of these CUDA kernels.
+    /// Only launches of these CUDA kernels, and launches of graphs that run them.
     pub kernels: Vec<KernelPattern>,
     /// Only events from this time on, in nanoseconds since the recording began. A call that began earlier is kept if
     /// it lasted until then.
@@ -78,8 +82,24 @@ impl EventFilter {
             || self.min_ns.is_some()
     }
 
+    /// The event, if it is kept. A launch of a graph is kept with those of its CUDA kernels that are wanted.
+    pub fn apply(&self, mut event: Event) -> Option<Event> {
+        if !self.keeps(&event) {
+            return None;
+        }
+        if let Event::Call(call) = &mut event
+            && let Effect::GraphLaunch(launch) = &mut call.effect
+            && let Some(contents) = launch.contents.as_mut().filter(|_| !self.kernels.is_empty())
+        {
+            let wanted = contents.kernels.iter().filter(|(name, _)| self.has_name(name.as_ref()));
+            *contents = Arc::new(GraphContents { kernels: wanted.cloned().collect() });
+            launch.kernels = Some(contents.kernels.iter().fold(0, |sum, (_, n)| sum.saturating_add(*n)));
+        }
+        Some(event)
+    }
+
     /// Whether an event is kept. Losses always are: they concern the figures of what is kept.
-    pub fn keeps(&self, event: &Event) -> bool {
+    fn keeps(&self, event: &Event) -> bool {
         match event {
             Event::Call(call) => self.keeps_call(call),
             Event::Process(change) => self.has_pid(change.tgid) && self.is_in_time(change.at_ns),
@@ -133,8 +153,17 @@ impl EventFilter {
     }
 
     fn has_kernel(&self, call: &Call) -> bool {
-        let name = || call.effect.kernel();
-        self.kernels.is_empty() || name().is_some_and(|name| self.kernels.iter().any(|k| k.matches(name)))
+        let in_graph = || match &call.effect {
+            Effect::GraphLaunch(GraphLaunch { contents: Some(contents), .. }) => {
+                contents.kernels.iter().any(|(name, _)| self.has_name(name.as_ref()))
+            }
+            _ => false,
+        };
+        self.kernels.is_empty() || self.has_name(call.effect.kernel()) || in_graph()
+    }
+
+    fn has_name(&self, kernel: Option<&Arc<str>>) -> bool {
+        kernel.is_some_and(|name| self.kernels.iter().any(|pattern| pattern.matches(name)))
     }
 
     fn is_in_time(&self, at_ns: u64) -> bool {
@@ -271,5 +300,30 @@ mod tests {
         assert!(by_pid.end(&end).memory.is_none());
         assert_eq!(by_pid.end(&end).memory_by_site.sites, [site(2)]);
         assert!(functions(&["cuda*"]).end(&end).memory_by_site.is_empty());
+    }
+
+    #[test]
+    fn graph_launches_are_kept_with_the_wanted_kernels() {
+        let contents = GraphContents::of([(Some("gemm".into()), 3), (Some("norm".into()), 2), (None, 1)]);
+        let launch =
+            GraphLaunch { kernels: Some(6), contents: Some(Arc::new(contents)), ..GraphLaunch::default() };
+        let effect = Effect::GraphLaunch(launch);
+        let event = Event::Call(Box::new(Call { effect, ..call(Api::Driver, "cuGraphLaunch", 0) }));
+        let of = |text: &str| {
+            let filter = EventFilter { kernels: vec![KernelPattern::new(text)], ..EventFilter::default() };
+            match filter.apply(event.clone()) {
+                Some(Event::Call(call)) => match call.effect {
+                    Effect::GraphLaunch(launch) => {
+                        Some((launch.kernels, launch.contents.unwrap().kernels.len()))
+                    }
+                    _ => None,
+                },
+                _ => None,
+            }
+        };
+        assert_eq!(of("gemm"), Some((Some(3), 1)));
+        assert_eq!(of("*m"), Some((Some(5), 2)));
+        assert_eq!(of("other"), None);
+        assert_eq!(EventFilter::default().apply(event.clone()), Some(event.clone()));
     }
 }

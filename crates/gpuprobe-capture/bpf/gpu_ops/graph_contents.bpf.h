@@ -29,7 +29,8 @@ GP_GLOBAL_FUNC int send_graph_change(const struct gp_call *call, __u64 contents,
 		return 0;
 	record.tgid = call->tgid;
 	record.instance = call->instance;
-	if (bpf_ringbuf_output(&calls, &record, sizeof(record), BPF_RB_NO_WAKEUP))
+	/* a capture of many launches fills the ring quickly */
+	if (bpf_ringbuf_output(&calls, &record, sizeof(record), wakes_reader(sizeof(record))))
 		count_loss(GP_LOSS_LOST_NAME);
 	return 0;
 }
@@ -39,11 +40,19 @@ static __always_inline void forget_contents(const struct gp_call *call, __u64 co
 	send_graph_change(call, contents, 0, 0, GP_GRAPH_FORGET);
 }
 
-/* Adds the kernels of a node to contents, or removes them if `count` is -1. */
+/* Adds the kernels of a node to contents. */
 static __always_inline void send_node(const struct gp_call *call, __u64 contents,
-				      const struct gp_node_kernels *node, __s64 count)
+				      const struct gp_node_kernels *node)
 {
-	send_graph_change(call, contents, node->member, count,
+	send_graph_change(call, contents, node->member, 1,
+			  node->is_graph ? GP_GRAPH_ADD_CHILD : GP_GRAPH_ADD_KERNEL);
+}
+
+/* Removes the kernels of a node from contents. */
+static __always_inline void send_removed_node(const struct gp_call *call, __u64 contents,
+					      const struct gp_node_kernels *node)
+{
+	send_graph_change(call, contents, node->member, -1,
 			  node->is_graph ? GP_GRAPH_ADD_GRAPH : GP_GRAPH_ADD_KERNEL);
 }
 
@@ -96,7 +105,7 @@ static __always_inline void count_exec_launch(const struct gp_call *call, __u64 
 		__sync_fetch_and_add(&row->launches, 1);
 }
 
-/* An executable graph has the contents of a graph from now on. */
+/* An executable graph has the contents of a graph from now on: it was created or updated. */
 GP_GLOBAL_FUNC int put_exec(const struct gp_call *call, __u64 exec, __u64 graph)
 {
 	struct gp_graph_size size;
@@ -107,7 +116,12 @@ GP_GLOBAL_FUNC int put_exec(const struct gp_call *call, __u64 exec, __u64 graph)
 		return 0;
 	from = find_graph(&graphs, call, graph);
 	if (from) {
+		struct gp_graph *before = find_graph(&execs, call, exec);
+
 		copy_contents(call, &size, &from->size);
+		/* an update leaves nodes disabled; which ones is not known here */
+		if (before && before->size.disabled)
+			size.incomplete = 1;
 		put_graph(&execs, call, exec, &size);
 		put_exec_launches(call, &size);
 		return 0;
@@ -148,7 +162,7 @@ static __always_inline void add_node(const struct gp_call *call, __u64 handle,
 	if (!graph)
 		return;
 	__sync_fetch_and_add(&graph->size.kernels, kernels->kernels);
-	send_node(call, graph->size.contents, kernels, 1);
+	send_node(call, graph->size.contents, kernels);
 	if (!(call->flags & GP_UNREAD_OUT))
 		bpf_map_update_elem(&nodes, &key, &node, BPF_ANY);
 }
@@ -199,7 +213,7 @@ static __always_inline void destroy_node(const struct gp_call *call, __u64 handl
 	graph = find_graph(&graphs, call, node->graph);
 	if (graph) {
 		__sync_fetch_and_add(&graph->size.kernels, -node->of.kernels);
-		send_node(call, graph->size.contents, &node->of, -1);
+		send_removed_node(call, graph->size.contents, &node->of);
 	}
 	if (node->of.is_graph)
 		forget_contents(call, node->of.member);

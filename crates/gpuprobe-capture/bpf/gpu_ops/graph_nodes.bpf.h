@@ -91,6 +91,9 @@ GP_GLOBAL_FUNC int set_kernel(const struct gp_call *call, __u64 handle, __u64 pa
 		return 0;
 	send_graph_change(call, graph->size.contents, node->of.member, -1, GP_GRAPH_ADD_KERNEL);
 	send_graph_change(call, graph->size.contents, kernel, 1, GP_GRAPH_ADD_KERNEL);
+	node->former = node->of.member;
+	node->former_since = node->changed;
+	node->changed = new_contents();
 	node->of.member = kernel;
 	return 0;
 }
@@ -116,9 +119,15 @@ static __always_inline bool find_exec_node(const struct gp_call *call, const str
 		return true;
 	}
 	in_graph = bpf_map_lookup_elem(&nodes, &key);
-	if (in_graph)
-		*of = in_graph->of;
-	return in_graph;
+	if (!in_graph)
+		return false;
+	*of = in_graph->of;
+	if (exec->id < in_graph->changed) {
+		/* the node has another kernel since the executable graph was created */
+		of->member = in_graph->former;
+		return exec->id >= in_graph->former_since;
+	}
+	return true;
 }
 
 /*
@@ -144,16 +153,21 @@ GP_GLOBAL_FUNC int replace_exec_node(const struct gp_call *call, __u64 handle, _
 		size.disabled -= before->kernels;
 	} else {
 		size.kernels -= before->kernels;
-		send_node(call, size.contents, before, -1);
+		send_removed_node(call, size.contents, before);
 	}
-	if (after->disabled) {
+	if (after->disabled)
 		size.disabled += after->kernels;
-	} else {
+	else
 		size.kernels += after->kernels;
-		send_node(call, size.contents, after, 1);
-	}
+	if (after->is_graph && after->member != before->member)
+		send_graph_change(call, size.contents, after->member, !after->disabled, GP_GRAPH_ADD_CHILD);
+	else if (!after->disabled)
+		send_graph_change(call, size.contents, after->member, 1,
+				  after->is_graph ? GP_GRAPH_ADD_GRAPH : GP_GRAPH_ADD_KERNEL);
+	if (before->of_exec && before->is_graph && before->member != after->member)
+		forget_contents(call, before->member);
 	put_exec_launches(call, &size);
-	forget_contents(call, exec->size.contents);
+	send_graph_change(call, exec->size.contents, size.contents, 0, GP_GRAPH_FORGET);
 	exec->size = size;
 	return 0;
 }
@@ -169,7 +183,7 @@ GP_GLOBAL_FUNC int set_exec_kernel(const struct gp_call *call, __u64 handle, __u
 	exec = find_graph(&execs, call, handle);
 	if (!exec)
 		return 0;
-	after = (struct gp_node_kernels){.kernels = 1, .member = kernel_in_params(params)};
+	after = (struct gp_node_kernels){.kernels = 1, .of_exec = 1, .member = kernel_in_params(params)};
 	if (!find_exec_node(call, exec, node, &before)) {
 		send_graph_change(call, exec->size.contents, after.member, 0, GP_GRAPH_SET_KERNEL);
 		return 0;
@@ -195,6 +209,8 @@ GP_GLOBAL_FUNC int set_exec_child(const struct gp_call *call, __u64 handle, __u6
 		exec->size.incomplete = 1;
 		return 0;
 	}
+	after.of_exec = 1;
+	after.disabled = before.disabled;
 	replace_exec_node(call, handle, node, &before, &after);
 	return 0;
 }

@@ -232,13 +232,22 @@ struct gp_node_kernels {
 	__u64 member;
 	__u64 kernels;
 	__u32 is_graph;
-	__u32 disabled;
+	__u16 disabled;
+	/* it was changed in an executable graph, to which the contents of its child graph belong */
+	__u16 of_exec;
 };
 
 /* A node that contains kernels. */
 struct gp_node {
 	__u64 graph;
 	struct gp_node_kernels of;
+	/*
+	 * if its kernel was changed: the kernel that it had before, since when, and until when. These times
+	 * are numbers of contents, which always rise.
+	 */
+	__u64 former;
+	__u64 former_since;
+	__u64 changed;
 };
 
 /* Key: a node of an executable graph that was changed there. */

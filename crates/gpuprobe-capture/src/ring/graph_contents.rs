@@ -12,6 +12,8 @@ use crate::wire::{gp_exec_launches, gp_graph_record, number};
 /// The most kernels in the contents of all graphs of one process; an inference server has some ten thousand. The names
 /// of more are not known.
 const MOST_KERNELS: usize = 1 << 20;
+/// The most graphs of one process at a time, with captures, executable graphs and child nodes.
+const MOST_CONTENTS: usize = 1 << 18;
 /// How often the table is read before contents that are missing count as lost: their records may still be in the ring.
 const MOST_WAITS: u32 = 3;
 
@@ -28,6 +30,8 @@ pub(crate) struct Graphs {
     forgotten: Vec<(ProcessKey, u64)>,
     /// Changes of nodes whose former kernel is not known.
     pub(crate) unknown_changes: u64,
+    /// Kernels for which there was no room.
+    pub(crate) refused: u64,
 }
 
 #[derive(Debug, Default)]
@@ -47,6 +51,8 @@ struct Contents {
     named: Option<Arc<GraphContents>>,
     /// How often the table was read while some of the kernels were missing.
     waits: u32,
+    /// Contents of child nodes, which are forgotten with these.
+    children: Vec<u64>,
 }
 
 impl Contents {
@@ -56,11 +62,14 @@ impl Contents {
         self.named = None;
     }
 
-    /// How often one launch runs each kernel. What is missing in `all` has no handle.
+    /// How often one launch runs each kernel. What is missing in `all` has no handle. If there are more than `all`, a
+    /// record is missing, and no handle is certain.
     fn runs(&self, all: u64) -> impl Iterator<Item = (u64, u64)> {
         let counts = self.kernels.iter().filter_map(|(handle, n)| Some((*handle, u64::try_from(*n).ok()?)));
-        let missing = all.saturating_sub(counts.clone().fold(0, |sum: u64, (_, n)| sum.saturating_add(n)));
-        counts.chain([(NO_HANDLE, missing)]).filter(|(_, n)| *n > 0)
+        let sum = counts.clone().fold(0, |sum: u64, (_, n)| sum.saturating_add(n));
+        let is_certain = sum <= all;
+        let missing = if is_certain { all - sum } else { all };
+        counts.filter(move |_| is_certain).chain([(NO_HANDLE, missing)]).filter(|(_, n)| *n > 0)
     }
 
     fn is_complete(&self, all: u64) -> bool {
@@ -74,20 +83,32 @@ impl Graphs {
         let key = ProcessKey { tgid: gpuprobe_event::Tgid(record.tgid), instance: record.instance };
         let process = self.processes.entry(key).or_default();
         match record.change {
-            number::GRAPH_ADD_KERNEL => process.add(record.contents, &[(record.member, record.count)]),
-            number::GRAPH_ADD_GRAPH => {
+            number::GRAPH_ADD_KERNEL => {
+                self.refused += process.add(record.contents, &[(record.member, record.count)]);
+            }
+            number::GRAPH_ADD_GRAPH | number::GRAPH_ADD_CHILD => {
                 let added = process.contents.get(&record.member).map(|added| &added.kernels);
                 let times = |(handle, n): (&u64, &i64)| (*handle, n.saturating_mul(record.count));
                 let added: Vec<_> = added.into_iter().flatten().map(times).collect();
-                process.add(record.contents, &added);
+                self.refused += process.add(record.contents, &added);
+                if record.change == number::GRAPH_ADD_CHILD
+                    && let Some(owner) = process.contents.get_mut(&record.contents)
+                {
+                    owner.children.push(record.member);
+                }
             }
             number::GRAPH_SET_KERNEL => {
                 let contents = process.contents.get(&record.contents);
                 let has_it = contents.is_some_and(|contents| contents.kernels.contains_key(&record.member));
                 self.unknown_changes += u64::from(!has_it);
             }
-            number::GRAPH_FORGET if self.has_rows => self.forgotten.push((key, record.contents)),
-            number::GRAPH_FORGET => drop(process.remove(record.contents)),
+            number::GRAPH_FORGET => {
+                process.release_children(record.contents, record.member);
+                match self.has_rows {
+                    true => self.forgotten.push((key, record.contents)),
+                    false => drop(process.remove(record.contents)),
+                }
+            }
             _ => return false,
         }
         true
@@ -117,6 +138,10 @@ impl Graphs {
         rows: &[(u64, gp_exec_launches)],
         is_last: bool,
     ) -> HashMap<u64, u64> {
+        // an exited process is not added again
+        if rows.is_empty() && !self.processes.contains_key(&key) {
+            return HashMap::new();
+        }
         let process = self.processes.entry(key).or_default();
         let mut runs = process.earlier.clone();
         for (id, row) in rows.iter().filter(|(_, row)| row.launches > 0) {
@@ -167,15 +192,34 @@ impl Graphs {
 }
 
 impl ProcessGraphs {
-    fn add(&mut self, id: u64, kernels: &[(u64, i64)]) {
+    /// Adds kernels to contents. Returns how many there was no room for.
+    fn add(&mut self, id: u64, kernels: &[(u64, i64)]) -> u64 {
+        if self.contents.len() >= MOST_CONTENTS && !self.contents.contains_key(&id) {
+            return kernels.len() as u64;
+        }
         let contents = self.contents.entry(id).or_default();
-        let before = contents.kernels.len();
+        let mut refused = 0;
         for (handle, count) in kernels {
-            if self.kernels < MOST_KERNELS || contents.kernels.contains_key(handle) {
+            if contents.kernels.contains_key(handle) {
                 contents.add(*handle, *count);
+            } else if self.kernels < MOST_KERNELS {
+                contents.add(*handle, *count);
+                self.kernels += 1;
+            } else {
+                refused += 1;
             }
         }
-        self.kernels += contents.kernels.len() - before;
+        refused
+    }
+
+    /// Removes the contents of child nodes with those that they belong to, or moves them to the successor.
+    fn release_children(&mut self, id: u64, successor: u64) {
+        let children = self.contents.get_mut(&id).map(|contents| std::mem::take(&mut contents.children));
+        let mut children = children.unwrap_or_default();
+        match self.contents.get_mut(&successor) {
+            Some(successor) => successor.children.append(&mut children),
+            None => children.into_iter().for_each(|child| drop(self.remove(child))),
+        }
     }
 
     fn remove(&mut self, id: u64) -> Option<Contents> {
@@ -285,6 +329,41 @@ mod tests {
         assert_eq!(graphs.unknown_changes, 0);
         change(&mut graphs, number::GRAPH_SET_KERNEL, 1, 0x40, 0);
         assert_eq!(graphs.unknown_changes, 1);
+    }
+
+    #[test]
+    fn contents_of_children_are_forgotten_with_their_graph() {
+        let mut graphs = two_and_one();
+        graphs.has_rows = false;
+        for (child, owner) in [(10, 2), (11, 2), (12, 3)] {
+            change(&mut graphs, number::GRAPH_ADD_GRAPH, child, 1, 1);
+            change(&mut graphs, number::GRAPH_ADD_CHILD, owner, child, 1);
+        }
+        assert_eq!(runs(&mut graphs, &[(2, launched(1, 6))]), [(0x10, 4), (0x20, 2)]);
+        // contents 4 replace 3
+        change(&mut graphs, number::GRAPH_ADD_GRAPH, 4, 3, 1);
+        change(&mut graphs, number::GRAPH_FORGET, 3, 4, 0);
+        change(&mut graphs, number::GRAPH_FORGET, 2, 0, 0);
+        let left = |graphs: &Graphs| {
+            let mut left: Vec<_> = graphs.processes[&KEY].contents.keys().copied().collect();
+            left.sort_unstable();
+            left
+        };
+        assert_eq!(left(&graphs), [1, 4, 12]);
+        change(&mut graphs, number::GRAPH_FORGET, 4, 0, 0);
+        assert_eq!(left(&graphs), [1]);
+        assert_eq!(graphs.processes[&KEY].kernels, 2);
+    }
+
+    #[test]
+    fn kernels_without_room_are_counted_and_more_kernels_than_there_are_have_no_names() {
+        let mut graphs = two_and_one();
+        graphs.processes.get_mut(&KEY).unwrap().kernels = MOST_KERNELS;
+        change(&mut graphs, number::GRAPH_ADD_KERNEL, 1, 0x30, 1);
+        change(&mut graphs, number::GRAPH_ADD_KERNEL, 1, 0x10, 1);
+        assert_eq!(graphs.refused, 1);
+        // a record that removes a kernel was lost
+        assert_eq!(runs(&mut graphs, &[(1, launched(2, 3))]), [(NO_HANDLE, 6)]);
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl CopyTotals {
 words! {
     /// What precedes a gap.
     GapKind {
-        /// The return of a synchronisation.
+        /// The return of a synchronization.
         AfterSync = "sync",
         /// The return of another launch.
         AfterLaunch = "launch",

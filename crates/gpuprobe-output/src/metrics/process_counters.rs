@@ -211,7 +211,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         Histogram,
         SECONDS,
         ["after"],
-        "Time in which nothing was launched on a stream: from the return of a synchronisation or a launch to the next launch.",
+        "Time in which nothing was launched on a stream: from the return of a synchronization or a launch to the next launch.",
         gaps
     ),
     process_metric!(

@@ -38,7 +38,7 @@ share one series, `other`, and no label contains an address.
 
 /// The meaning of each label, sorted by name.
 const LABELS: &[(&str, &str)] = &[
-    ("after", "The call before the gap: `sync`, a synchronisation, or `launch`, another launch."),
+    ("after", "The call before the gap: `sync`, a synchronization, or `launch`, another launch."),
     (
         "api",
         "The API of the function: `driver` (libcuda), `runtime` (libcudart), `kernel` (ioctl, mmap, open and poll on devices of the NVIDIA kernel module, and functions of the Linux kernel), or `hook`: a function that the user has named.",

@@ -60,14 +60,16 @@ fn cells(kernel: &CudaKernelLaunches) -> Vec<String> {
     let or_nothing = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let threads = kernel.totals.threads.checked_div(kernel.totals.launches).filter(|threads| *threads > 0);
     vec![
-        kernel.totals.launches.to_string(),
+        or_nothing(
+            (kernel.totals.launches > 0 || kernel.in_graphs == 0).then(|| kernel.totals.launches.to_string()),
+        ),
         or_nothing((kernel.in_graphs > 0).then(|| kernel.in_graphs.to_string())),
         or_nothing((kernel.totals.errors > 0).then(|| kernel.totals.errors.to_string())),
         or_nothing(threads.map(|threads| threads.to_string())),
         or_nothing(kernel.totals.grid.map(range)),
         or_nothing(kernel.totals.block.map(range)),
         or_nothing((kernel.totals.shared_most > 0).then(|| bytes(kernel.totals.shared_most))),
-        kernel.streams.to_string(),
+        or_nothing((kernel.streams > 0).then(|| kernel.streams.to_string())),
         or_nothing(kernel.totals.total_ns.checked_div(calls).map(duration)),
     ]
 }

@@ -166,6 +166,15 @@ static void run_changed_nodes(void *child, const struct contents *of_child)
 	add(&contents, of_child);
 	launch_graph(exec, plain, 3, &contents);
 
+	/* a change of the graph concerns its executable graph only when that is changed too */
+	params.kernel.function = kernels[1];
+	CHECK(cuGraphKernelNodeSetParams_v2(first, &params.kernel));
+	launch_graph(exec, plain, 1, &contents);
+	CHECK(cuGraphExecKernelNodeSetParams_v2(exec, first, &params.kernel));
+	contents.runs[2]--;
+	contents.runs[1]++;
+	launch_graph(exec, plain, 2, &contents);
+
 	params.kernel.function = kernels[0];
 	CHECK(cuGraphExecKernelNodeSetParams_v2(exec, second, &params.kernel));
 	contents.runs[1]--;

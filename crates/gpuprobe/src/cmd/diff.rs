@@ -47,7 +47,14 @@ fn both([before, after]: [&Path; 2], args: &DiffArgs) -> Result<(Recorded, Recor
     if [before, after].iter().all(|path| path.as_os_str() == "-") {
         bail!("both traces are `-`: only one can be read from stdin");
     }
-    Ok((figures(before, args)?, figures(after, args)?))
+    let both = [figures(before, args)?, figures(after, args)?];
+    let has_nothing = |of: &Recorded| of.filtered.as_ref().is_some_and(|of| of.removed >= of.events);
+    if both.iter().all(has_nothing) {
+        // in a test, a misspelt filter must not look like two equal recordings
+        bail!("the filter matches nothing in either trace: there is nothing to compare");
+    }
+    let [before, after] = both;
+    Ok((before, after))
 }
 
 struct Recorded {

@@ -145,8 +145,8 @@ impl TraceInput {
         Ok(true)
     }
 
-    /// Calls `then` for every event that the filter keeps, including those of later segments. Returns the errors of `then`; errors of the
-    /// trace itself are part of the result.
+    /// Calls `then` for every event that the filter keeps, including those of later segments. Returns the errors of
+    /// `then`; errors of the trace itself are part of the result.
     pub(crate) fn for_each_event(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
         let mut end = None;
         let (mut events, mut removed) = (0, 0);
@@ -158,10 +158,9 @@ impl TraceInput {
                     if self.is_continued && !process.live.is_empty() => {}
                 Ok(Some(Line::Event(event))) => {
                     events += u64::from(!matches!(event, Event::Loss(_)));
-                    if self.filter.keeps(&event) {
-                        then(event)?;
-                    } else {
-                        removed += 1;
+                    match self.filter.apply(event) {
+                        Some(event) => then(event)?,
+                        None => removed += 1,
                     }
                 }
                 Ok(Some(Line::End(last))) => end = Some(last),

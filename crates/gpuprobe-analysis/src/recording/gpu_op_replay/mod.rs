@@ -174,9 +174,12 @@ impl GpuOpReplay {
 
     /// Counts the CUDA kernels of a launched graph by name.
     fn graph_kernels(&mut self, launch: &GraphLaunch) {
+        let all = launch.kernels.unwrap_or(0);
         let named = launch.contents.as_ref().map_or(&[][..], |contents| &contents.kernels);
-        let sum = named.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
-        let unnamed = launch.kernels.unwrap_or(0).saturating_sub(sum);
+        let sum = |kernels: &[(_, u64)]| kernels.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
+        // a trace can claim any number
+        let named = if sum(named) <= all { named } else { &[] };
+        let unnamed = all - sum(named);
         let unnamed = (unnamed > 0).then_some((&None, unnamed));
         for (name, n) in named.iter().map(|(name, n)| (name, *n)).chain(unnamed) {
             let row = self.kernels.entry(self.name_of(name.as_ref())).or_default();
