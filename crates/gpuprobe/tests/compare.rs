@@ -177,3 +177,12 @@ fn a_trace_that_cannot_be_read_is_not_a_change() {
         assert_eq!((output.status.code(), stderr.lines().count()), (Some(2), 1), "{stderr}");
     }
 }
+
+#[test]
+fn a_filter_that_matches_no_call_is_not_taken_for_equality() {
+    let output =
+        gpuprobe(&["diff", "demo.jsonl.zst", "demo.jsonl.zst", "-e", "nosuch", "--fail-above", "10%"]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(2), ""));
+    let expected = "gpuprobe: the filter matches no call of either trace: there is nothing to compare\n";
+    assert!(text(&output.stderr).ends_with(expected), "{}", text(&output.stderr));
+}

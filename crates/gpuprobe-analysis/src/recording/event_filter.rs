@@ -63,6 +63,9 @@ pub struct Filtered {
     pub events: u64,
     /// How many of them were removed.
     pub removed: u64,
+    /// Calls that were kept.
+    #[serde(skip)]
+    pub kept_calls: u64,
     /// Operations of a stream may be missing, so that the time between the others is not idle time.
     #[serde(skip)]
     pub has_partial_streams: bool,

@@ -48,10 +48,10 @@ fn both([before, after]: [&Path; 2], args: &DiffArgs) -> Result<(Recorded, Recor
         bail!("both traces are `-`: only one can be read from stdin");
     }
     let both = [figures(before, args)?, figures(after, args)?];
-    let has_nothing = |of: &Recorded| of.filtered.as_ref().is_some_and(|of| of.removed >= of.events);
+    let has_nothing = |of: &Recorded| of.filtered.as_ref().is_some_and(|of| of.kept_calls == 0);
     if both.iter().all(has_nothing) {
         // in a test, a misspelt filter must not look like two equal recordings
-        bail!("the filter matches nothing in either trace: there is nothing to compare");
+        bail!("the filter matches no call of either trace: there is nothing to compare");
     }
     let [before, after] = both;
     Ok((before, after))

@@ -149,7 +149,7 @@ impl TraceInput {
     /// `then`; errors of the trace itself are part of the result.
     pub(crate) fn for_each_event(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
         let mut end = None;
-        let (mut events, mut removed) = (0, 0);
+        let (mut events, mut removed, mut kept_calls) = (0, 0, 0);
         let late_start = Some(self.number()).filter(|number| *number > 1);
         let broken = loop {
             match self.reader.read() {
@@ -159,7 +159,10 @@ impl TraceInput {
                 Ok(Some(Line::Event(event))) => {
                     events += u64::from(!matches!(event, Event::Loss(_)));
                     match self.filter.apply(event) {
-                        Some(event) => then(event)?,
+                        Some(event) => {
+                            kept_calls += u64::from(matches!(event, Event::Call(_)));
+                            then(event)?;
+                        }
                         None => removed += 1,
                     }
                 }
@@ -177,6 +180,7 @@ impl TraceInput {
             filter: self.filter.text.clone(),
             events,
             removed,
+            kept_calls,
             has_partial_streams: self.filter.has_partial_streams(),
         });
         let end = end.map(|end| self.filter.end(&end));
