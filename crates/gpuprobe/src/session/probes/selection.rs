@@ -207,12 +207,9 @@ impl Selection {
     /// Whether a function is probed only because it provides names of CUDA kernels, if launches are selected. Hot
     /// functions would cost too much.
     fn needed_for_names(&self, f: &Function) -> bool {
+        let launches = self.has(Class::Launch) || self.has(Class::GraphLaunch);
         match self {
-            Self::Globs { .. } => {
-                // a graph is built of launches, which are probed for it
-                let launches = self.has(Class::Launch) || self.has(Class::GraphLaunch);
-                launches && gives_kernel_names(f) && !f.hot
-            }
+            Self::Globs { .. } => launches && gives_kernel_names(f) && !f.hot,
             // each costs a tenth of a second with perf events: only those that every CUDA kernel passes through
             Self::Essential { .. } => {
                 gives_kernel_names(f) && f.api == Api::Driver && f.class == Class::Module
