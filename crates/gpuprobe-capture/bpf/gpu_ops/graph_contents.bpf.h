@@ -22,8 +22,11 @@ static __always_inline __u64 new_contents(void)
 GP_GLOBAL_FUNC int send_graph_change(const struct gp_call *call, __u64 contents, __u64 member, __s64 count,
 				     __u32 change)
 {
-	struct gp_graph_record record = {
-	    .kind = GP_RECORD_GRAPH, .change = change, .contents = contents, .member = member, .count = count};
+	struct gp_graph_record record = {.kind = GP_RECORD_GRAPH,
+					 .change = change,
+					 .contents = contents,
+					 .member = member,
+					 .count = count};
 
 	if (!call || !gp_config.names || !contents)
 		return 0;

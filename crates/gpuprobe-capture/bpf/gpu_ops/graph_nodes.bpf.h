@@ -20,8 +20,7 @@ static __always_inline __u64 kernel_in_params(__u64 params)
 	__u64 handle = 0;
 
 	if (bpf_probe_read_user(&handle, sizeof(handle), (void *)params) ||
-	    (!handle &&
-	     bpf_probe_read_user(&handle, sizeof(handle), (void *)(params + GP_NODE_CUKERNEL)))) {
+	    (!handle && bpf_probe_read_user(&handle, sizeof(handle), (void *)(params + GP_NODE_CUKERNEL)))) {
 		count_loss(GP_LOSS_UNREAD_GPU_OP);
 		return 0;
 	}
@@ -106,8 +105,8 @@ static __always_inline struct gp_exec_node_key exec_node_key(const struct gp_cal
 }
 
 /* The kernels of a node in an executable graph: as they were changed there, or as in the graph. */
-static __always_inline bool find_exec_node(const struct gp_call *call, const struct gp_graph *exec, __u64 node,
-					   struct gp_node_kernels *of)
+static __always_inline bool find_exec_node(const struct gp_call *call, const struct gp_graph *exec,
+					   __u64 node, struct gp_node_kernels *of)
 {
 	struct gp_exec_node_key exec_key = exec_node_key(call, exec, node);
 	struct gp_node_kernels *changed = bpf_map_lookup_elem(&exec_nodes, &exec_key);
@@ -135,7 +134,8 @@ static __always_inline bool find_exec_node(const struct gp_call *call, const str
  * so far stay those of the contents it had.
  */
 GP_GLOBAL_FUNC int replace_exec_node(const struct gp_call *call, __u64 handle, __u64 node,
-				     const struct gp_node_kernels *before, const struct gp_node_kernels *after)
+				     const struct gp_node_kernels *before,
+				     const struct gp_node_kernels *after)
 {
 	struct gp_exec_node_key key;
 	struct gp_graph_size size;

@@ -53,7 +53,8 @@ enum gp_graph_change : __u16 {
 	GP_GRAPH_ADD_CHILD,
 	/* the CUDA kernel `member` is in one of its nodes now; which one it replaced is not known */
 	GP_GRAPH_SET_KERNEL,
-	/* nothing refers to the contents any more; what belonged to them belongs to `member` now, if that is not 0 */
+	/* nothing refers to the contents any more; what belonged to them belongs to `member` now, if that is
+	   not 0 */
 	GP_GRAPH_FORGET,
 };
 

@@ -274,9 +274,7 @@ impl<R: BufRead> Reader<R> {
             object.get("kernel").and_then(Json::as_str).map(|kernel| self.name(kernel, most::KERNEL));
         let tgid = Tgid(small(object, "pid")?);
         let mut effect = effect_fields::effect(object, api, class, kernel);
-        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = &mut effect {
-            *contents = self.graph_contents(object, (tgid, *graph));
-        }
+        self.add_graph_contents(object, tgid, &mut effect);
         Some(Call {
             id: number(object, "event_id")?,
             parent,
@@ -306,6 +304,12 @@ impl<R: BufRead> Reader<R> {
             driver: effect_fields::driver_time(object),
             stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
         })
+    }
+
+    fn add_graph_contents(&mut self, object: &Object<'_>, tgid: Tgid, effect: &mut Effect) {
+        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = effect {
+            *contents = self.graph_contents(object, (tgid, *graph));
+        }
     }
 
     /// The contents of a graph, from this line or from an earlier one.

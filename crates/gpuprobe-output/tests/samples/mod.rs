@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{
-    CostReport, ExitedProcess, ExitedProcesses, Inputs, KernelModuleRequests, LaunchTracker, LibraryProbes,
-    Measured, ProcessInfo, Snapshot, Target, TierCost, costs, judge,
+    CostReport, ExitedProcess, ExitedProcesses, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot,
+    Target, TierCost, costs, judge,
 };
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, CopyDirection, FailureCounts, GpuOpRows, LATENCY_BUCKETS,
@@ -223,6 +223,19 @@ fn in_a_pod() -> Container {
     Container { id: "3f2a9c0d1e2b4f5a".repeat(4), pod: Some(Pod { namespace, name, container }) }
 }
 
+/// A process whose rows were looked at twice.
+fn tracked(rows: &GpuOpRows, info: ProcessInfo) -> ProcessInfo {
+    let mut info = ProcessInfo { gpus: first_is(1), ..info };
+    info.requests.update(&rows.commands);
+    rows.unified.iter().for_each(|(_, totals)| info.requests.update_unified(totals));
+    // the second look is so late that kernels without a name are final
+    for at in [0, u64::MAX] {
+        info.launched.update(&rows.launches, at);
+        info.graph_kernels.update(&rows.graph_kernels, at);
+    }
+    info
+}
+
 /// A running process, another one under the same pid, an exited process, and some that are summed up by name.
 pub(crate) fn snapshot() -> Snapshot {
     let (train, again, exited) = (key(4242, 1), key(4242, 2), key(99, 1));
@@ -245,16 +258,8 @@ pub(crate) fn snapshot() -> Snapshot {
     losses.add(LossCause::CountersFull, 5);
     let unexplained = ProcessMemory { unknown_frees: 3, replaced: 1, ..memory(train, live) };
     let (contexts, gpus) = on_two_gpus(train);
-    let (rows, mut launched, mut requests) =
-        (op_rows::rows(train), LaunchTracker::default(), KernelModuleRequests::default());
-    let mut graph_kernels = LaunchTracker::default();
-    requests.update(&rows.commands);
-    rows.unified.iter().for_each(|(_, totals)| requests.update_unified(totals));
-    // the second look is so late that kernels without a name are final
-    for at in [0, u64::MAX] {
-        launched.update(&rows.launches, at);
-        graph_kernels.update(&rows.graph_kernels, at);
-    }
+    let rows = op_rows::rows(train);
+    let tracked = tracked(&rows, info("a\"b\\c\nd", None));
     let snapshot = Snapshot::build(&Inputs {
         contexts: &contexts,
         gpus: &gpus,
@@ -266,16 +271,7 @@ pub(crate) fn snapshot() -> Snapshot {
         gpu_ops: &rows,
         call_sites: &call_sites(),
         processes: &HashMap::from([
-            (
-                train,
-                ProcessInfo {
-                    gpus: first_is(1),
-                    launched,
-                    graph_kernels,
-                    requests,
-                    ..info("a\"b\\c\nd", None)
-                },
-            ),
+            (train, tracked),
             (again, info("a\"b\\c\nd", None)),
             (exited, ProcessInfo { container: Some(in_a_pod()), ..info("short", Some(1)) }),
         ]),

@@ -124,7 +124,8 @@ static void print_totals(void)
 	printf("{\"pid\":%d", (int)getpid());
 	print_counts("launches", totals.launches);
 	print_counts("in_graphs", totals.in_graphs);
-	printf(",\"graph_launches\":%lu,\"derived\":%lu,\"captured\":%lu,\"disabled\":%lu,\"conditional\":%lu}\n",
+	printf(",\"graph_launches\":%lu,\"derived\":%lu,\"captured\":%lu,\"disabled\":%lu,\"conditional\":%"
+	       "lu}\n",
 	       totals.graph_launches, totals.derived, totals.captured, totals.disabled, totals.conditional);
 	fflush(stdout);
 }
