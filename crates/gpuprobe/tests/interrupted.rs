@@ -17,9 +17,12 @@ fn names(folder: &Path) -> Vec<String> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
+/// The signals have their usual effect, whatever the caller of the tests ignores.
+const USUAL_SIGNALS: &str = "exec env --default-signal";
+
 /// Starts a conversion into the folder that waits for the rest of its trace.
-fn started(folder: &Path, before: &str) -> (Child, ChildStdin) {
-    let shell = format!("{before} exec \"$0\" convert - --to chrome -o out.json");
+fn started(folder: &Path, exec: &str) -> (Child, ChildStdin) {
+    let shell = format!("{exec} \"$0\" convert - --to chrome -o out.json");
     let mut child = Command::new("sh")
         .args(["-c", &shell, env!("CARGO_BIN_EXE_gpuprobe")])
         .current_dir(folder)
@@ -51,7 +54,7 @@ fn a_signal_leaves_no_file_and_keeps_the_one_that_was_there() {
             let folder = tempfile::tempdir().unwrap();
             let output = folder.path().join("out.json");
             earlier.into_iter().for_each(|text| fs::write(&output, text).unwrap());
-            let (mut child, _stdin) = started(folder.path(), "");
+            let (mut child, _stdin) = started(folder.path(), USUAL_SIGNALS);
             send(&child, signal);
             let status = child.wait().unwrap();
             assert_eq!(status.signal(), Some(signal as i32), "{status}");
@@ -65,7 +68,7 @@ fn a_signal_leaves_no_file_and_keeps_the_one_that_was_there() {
 #[test]
 fn a_signal_that_the_caller_ignores_ends_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (child, stdin) = started(folder.path(), "trap '' HUP;");
+    let (child, stdin) = started(folder.path(), "trap '' HUP; exec");
     send(&child, Signal::SIGHUP);
     std::thread::sleep(Duration::from_millis(100));
     drop(stdin);
