@@ -91,9 +91,11 @@ impl Temporary {
             folder.open_existing(wanted, OFlag::O_WRONLY | OFlag::O_NOFOLLOW)?;
         }
         let name = unpredictable(wanted);
-        let file = folder.new_file(&name, access)?;
-        let id = FileId::of(&file)?;
-        let temporary = Self { folder, name, id, wanted: wanted.to_owned(), is_complete: false };
+        let (temporary, file) = DroppedOnSignal::make(|| {
+            let file = folder.new_file(&name, access)?;
+            let id = FileId::of(&file)?;
+            Ok((Self { folder, name, id, wanted: wanted.to_owned(), is_complete: false }, file))
+        })?;
         if let Some(there) = there {
             // if the file system refuses, the file keeps its new owner
             fchown(&file, Some(Uid::from_raw(there.st_uid)), Some(Gid::from_raw(there.st_gid))).ok();
@@ -101,7 +103,7 @@ impl Temporary {
                 fchmod(&file, Mode::from_bits_truncate(there.st_mode & 0o777))?;
             }
         }
-        Ok(Replacement { file, temporary: Some(DroppedOnSignal::new(temporary)?) })
+        Ok(Replacement { file, temporary: Some(temporary) })
     }
 
     fn complete(mut self) -> io::Result<()> {

@@ -13,11 +13,20 @@ use nix::sys::signal::{SigSet, Signal, raise};
 pub(super) struct DroppedOnSignal<T>(Arc<Mutex<Option<T>>>);
 
 impl<T: Send + 'static> DroppedOnSignal<T> {
-    /// Starts to wait for signals. No other thread may run yet: it could receive them.
-    pub(super) fn new(value: T) -> io::Result<Self> {
-        let shared = Arc::new(Mutex::new(Some(value)));
+    /// Makes the value, and what else comes with it, and starts to wait for signals; one that arrives while the value
+    /// is being made counts too. No other thread may run yet: it could receive them.
+    pub(super) fn make<R>(make: impl FnOnce() -> io::Result<(T, R)>) -> io::Result<(Self, R)> {
         let signals = ending_signals();
         signals.thread_block()?;
+        let made = make().and_then(|(value, rest)| Ok((Self::waiting(value, signals)?, rest)));
+        if made.is_err() {
+            signals.thread_unblock()?;
+        }
+        made
+    }
+
+    fn waiting(value: T, signals: SigSet) -> io::Result<Self> {
+        let shared = Arc::new(Mutex::new(Some(value)));
         let dropped = Arc::clone(&shared);
         thread::Builder::new().name("signals".to_owned()).spawn(move || {
             let Ok(signal) = signals.wait() else { return };
