@@ -69,6 +69,9 @@ struct gp_thread {
 	 * stack_position_of()
 	 */
 	__u64 stack_position;
+	/* a node of an executable graph that is being changed: not on the stack, which is too small for it */
+	struct gp_node_kernels node_before;
+	struct gp_node_kernels node_after;
 	struct gp_call open[GP_DEPTH];
 };
 

@@ -68,7 +68,8 @@ GP_GLOBAL_FUNC int add_captured(const struct gp_call *call, struct gp_stream *st
 	if (failed || !kernels)
 		return 1;
 	__sync_fetch_and_add(&capture->size.kernels, kernels);
-	send_graph_change(call, stream->capture, handle, kernels, GP_GRAPH_ADD_KERNEL);
+	/* in this frame: a list of launches that is captured is as deep as the stack allows */
+	put_graph_change(call, stream->capture, handle, kernels, GP_GRAPH_ADD_KERNEL);
 	count_captured(call, kernels);
 	return 1;
 }

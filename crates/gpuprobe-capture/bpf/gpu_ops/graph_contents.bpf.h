@@ -18,24 +18,38 @@ static __always_inline __u64 new_contents(void)
 	return __sync_fetch_and_add(&gp_next_id, 1);
 }
 
-/* Sends a change of contents. */
-GP_GLOBAL_FUNC int send_graph_change(const struct gp_call *call, __u64 contents, __u64 member, __s64 count,
-				     __u32 change)
+/* Sends a change of contents, in the frame of its caller. */
+static __always_inline int put_graph_change(const struct gp_call *call, __u64 contents, __u64 member,
+					    __s64 count, __u32 change)
 {
-	struct gp_graph_record record = {.kind = GP_RECORD_GRAPH,
-					 .change = change,
-					 .contents = contents,
-					 .member = member,
-					 .count = count};
+	struct gp_graph_record *record;
+	__u64 flags;
 
 	if (!call || !gp_config.names || !contents)
 		return 0;
-	record.tgid = call->tgid;
-	record.instance = call->instance;
 	/* a capture of many launches fills the ring quickly */
-	if (bpf_ringbuf_output(&calls, &record, sizeof(record), wakes_reader(sizeof(record))))
+	flags = wakes_reader(sizeof(*record));
+	/* not on the stack: these calls are the deepest, and all frames together have 512 bytes */
+	record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
+	if (!record) {
 		count_loss(GP_LOSS_LOST_NAME);
+		return 0;
+	}
+	record->kind = GP_RECORD_GRAPH;
+	record->change = change;
+	record->tgid = call->tgid;
+	record->instance = call->instance;
+	record->contents = contents;
+	record->member = member;
+	record->count = count;
+	bpf_ringbuf_submit(record, flags);
 	return 0;
+}
+
+GP_GLOBAL_FUNC int send_graph_change(const struct gp_call *call, __u64 contents, __u64 member, __s64 count,
+				     __u32 change)
+{
+	return put_graph_change(call, contents, member, count, change);
 }
 
 static __always_inline void forget_contents(const struct gp_call *call, __u64 contents)

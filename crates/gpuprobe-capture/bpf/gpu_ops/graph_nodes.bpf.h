@@ -129,112 +129,130 @@ static __always_inline bool find_exec_node(const struct gp_call *call, const str
 	return true;
 }
 
-/*
- * Replaces the kernels of a node in an executable graph. Its contents get a new number, so that its launches
- * so far stay those of the contents it had.
- */
-GP_GLOBAL_FUNC int replace_exec_node(const struct gp_call *call, __u64 handle, __u64 node,
-				     const struct gp_node_kernels *before,
-				     const struct gp_node_kernels *after)
+static __always_inline struct gp_thread *own_thread(void)
 {
-	struct gp_exec_node_key key;
-	struct gp_graph_size size;
-	struct gp_graph *exec;
+	return bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+}
 
-	if (!call || !before || !after)
+/*
+ * Replaces the kernels of a node in an executable graph, from node_before to node_after of the thread. Its
+ * contents get a new number, so that its launches so far stay those of the contents it had.
+ */
+GP_GLOBAL_FUNC int replace_exec_node(const struct gp_call *call, __u64 handle, __u64 node)
+{
+	struct gp_thread *thread = own_thread();
+	struct gp_node_kernels *before, *after;
+	struct gp_exec_node_key key;
+	struct gp_graph_size *size;
+	struct gp_graph *exec;
+	__u64 former;
+
+	if (!call || !thread)
 		return 0;
+	before = &thread->node_before;
+	after = &thread->node_after;
 	exec = find_graph(&execs, call, handle);
 	if (!exec)
 		return 0;
 	key = exec_node_key(call, exec, node);
 	bpf_map_update_elem(&exec_nodes, &key, after, BPF_ANY);
-	copy_contents(call, &size, &exec->size);
+	/* changed in place, because all frames together have 512 bytes; no launch runs at the same time */
+	size = &exec->size;
+	former = size->contents;
+	size->contents = new_contents();
+	send_graph_change(call, size->contents, former, 1, GP_GRAPH_ADD_GRAPH);
 	if (before->disabled) {
-		size.disabled -= before->kernels;
+		size->disabled -= before->kernels;
 	} else {
-		size.kernels -= before->kernels;
-		send_removed_node(call, size.contents, before);
+		size->kernels -= before->kernels;
+		send_removed_node(call, size->contents, before);
 	}
 	if (after->disabled)
-		size.disabled += after->kernels;
+		size->disabled += after->kernels;
 	else
-		size.kernels += after->kernels;
+		size->kernels += after->kernels;
 	if (after->is_graph && after->member != before->member)
-		send_graph_change(call, size.contents, after->member, !after->disabled, GP_GRAPH_ADD_CHILD);
+		send_graph_change(call, size->contents, after->member, !after->disabled, GP_GRAPH_ADD_CHILD);
 	else if (!after->disabled)
-		send_graph_change(call, size.contents, after->member, 1,
+		send_graph_change(call, size->contents, after->member, 1,
 				  after->is_graph ? GP_GRAPH_ADD_GRAPH : GP_GRAPH_ADD_KERNEL);
 	if (before->of_exec && before->is_graph && before->member != after->member)
 		forget_contents(call, before->member);
-	put_exec_launches(call, &size);
-	send_graph_change(call, exec->size.contents, size.contents, 0, GP_GRAPH_FORGET);
-	exec->size = size;
+	put_exec_launches(call, size);
+	send_graph_change(call, former, size->contents, 0, GP_GRAPH_FORGET);
 	return 0;
 }
 
 /* A node of an executable graph got another kernel, or other arguments for the same one. */
 GP_GLOBAL_FUNC int set_exec_kernel(const struct gp_call *call, __u64 handle, __u64 node, __u64 params)
 {
-	struct gp_node_kernels before, after;
+	struct gp_thread *thread = own_thread();
+	struct gp_node_kernels *before, *after;
 	struct gp_graph *exec;
 
-	if (!call)
+	if (!call || !thread)
 		return 0;
+	before = &thread->node_before;
+	after = &thread->node_after;
 	exec = find_graph(&execs, call, handle);
 	if (!exec)
 		return 0;
-	after = (struct gp_node_kernels){.kernels = 1, .of_exec = 1, .member = kernel_in_params(params)};
-	if (!find_exec_node(call, exec, node, &before)) {
-		send_graph_change(call, exec->size.contents, after.member, 0, GP_GRAPH_SET_KERNEL);
+	after->member = kernel_in_params(params);
+	after->kernels = 1;
+	after->is_graph = 0;
+	after->of_exec = 1;
+	if (!find_exec_node(call, exec, node, before)) {
+		send_graph_change(call, exec->size.contents, after->member, 0, GP_GRAPH_SET_KERNEL);
 		return 0;
 	}
-	after.disabled = before.disabled;
-	if (!before.is_graph && after.member != before.member)
-		replace_exec_node(call, handle, node, &before, &after);
+	after->disabled = before->disabled;
+	if (!before->is_graph && after->member != before->member)
+		replace_exec_node(call, handle, node);
 	return 0;
 }
 
 /* A child node of an executable graph got other contents. */
 GP_GLOBAL_FUNC int set_exec_child(const struct gp_call *call, __u64 handle, __u64 node, __u64 child)
 {
-	struct gp_node_kernels before, after = {};
+	struct gp_thread *thread = own_thread();
 	struct gp_graph *exec;
 
-	if (!call)
+	if (!call || !thread)
 		return 0;
 	exec = find_graph(&execs, call, handle);
 	if (!exec)
 		return 0;
-	if (!find_exec_node(call, exec, node, &before) || !child_kernels(call, child, &after)) {
+	if (!find_exec_node(call, exec, node, &thread->node_before) ||
+	    !child_kernels(call, child, &thread->node_after)) {
 		exec->size.incomplete = 1;
 		return 0;
 	}
-	after.of_exec = 1;
-	after.disabled = before.disabled;
-	replace_exec_node(call, handle, node, &before, &after);
+	thread->node_after.of_exec = 1;
+	thread->node_after.disabled = thread->node_before.disabled;
+	replace_exec_node(call, handle, node);
 	return 0;
 }
 
 /* A node of an executable graph was enabled or disabled. */
 GP_GLOBAL_FUNC int enable_node(const struct gp_call *call, __u64 handle, __u64 node, bool enabled)
 {
-	struct gp_node_kernels before, after;
+	struct gp_thread *thread = own_thread();
 	struct gp_graph *exec;
 
-	if (!call)
+	if (!call || !thread)
 		return 0;
 	exec = find_graph(&execs, call, handle);
 	if (!exec)
 		return 0;
-	if (!find_exec_node(call, exec, node, &before)) {
+	if (!find_exec_node(call, exec, node, &thread->node_before)) {
 		/* a captured node, or one without kernels: which one is not known */
 		exec->size.incomplete = 1;
 		return 0;
 	}
-	after = before;
-	after.disabled = !enabled;
-	if (after.disabled != before.disabled)
-		replace_exec_node(call, handle, node, &before, &after);
+	thread->node_after = thread->node_before;
+	thread->node_after.disabled = !enabled;
+	if (thread->node_after.disabled != thread->node_before.disabled)
+		replace_exec_node(call, handle, node);
 	return 0;
 }
 

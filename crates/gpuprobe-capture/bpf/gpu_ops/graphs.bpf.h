@@ -118,23 +118,24 @@ GP_GLOBAL_FUNC int begin_destroy(struct gp_thread *thread, struct gp_call *call,
 }
 
 /* The call that was to destroy a graph or an executable graph failed. */
-static __always_inline void cancel_destroy(const struct gp_call *call, const struct gp_function *function)
+GP_GLOBAL_FUNC int cancel_destroy(const struct gp_call *call, const struct gp_function *function)
 {
-	const struct gp_on_graph *on = &call->detail.graph;
-	struct gp_graph_size size = {.contents = on->contents,
-				     .kernels = on->kernels,
-				     .disabled = on->disabled,
-				     .conditional = on->conditional,
-				     .incomplete = on->incomplete};
+	struct gp_graph_size size = {};
 	__u64 handle = 0;
 
+	if (!call || !function || call->effect != GP_EFFECT_GRAPH)
+		return 0;
+	size.contents = call->detail.graph.contents;
+	size.kernels = call->detail.graph.kernels;
+	size.disabled = call->detail.graph.disabled;
+	size.conditional = call->detail.graph.conditional;
+	size.incomplete = call->detail.graph.incomplete;
 	argument(call, function->op_desc.graph, &handle);
-	if (call->effect != GP_EFFECT_GRAPH)
-		return;
 	if (function->op_desc.op_kind == GP_OP_GRAPH_DESTROY)
 		put_graph(&graphs, call, handle, &size);
 	else if (function->op_desc.op_kind == GP_OP_EXEC_DESTROY)
 		put_graph(&execs, call, handle, &size);
+	return 0;
 }
 
 /* A graph was created, empty or as a copy of another one. */
@@ -170,24 +171,28 @@ static __always_inline void set_exec_node(const struct gp_call *call, __u64 exec
 	}
 }
 
+/* The handle that a call returned; 0 if it could not be read. */
+static __always_inline __u64 output_of(const struct gp_call *call)
+{
+	return call->flags & GP_UNREAD_OUT ? 0 : call->out[0];
+}
+
 /* A call on graphs has succeeded. */
 GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_function *function)
 {
-	__u64 graph = 0, other = 0, params = 0, count = 0, out;
+	__u64 graph = 0, other = 0, params = 0;
 
 	if (!call || !function)
 		return 0;
-	out = call->flags & GP_UNREAD_OUT ? 0 : call->out[0];
 	argument(call, function->op_desc.graph, &graph);
 	argument(call, function->op_desc.other, &other);
 	argument(call, function->op_desc.params, &params);
-	argument(call, function->op_desc.count, &count);
 	switch (function->op_desc.op_kind) {
 	case GP_OP_GRAPH_CREATE:
-		create_graph(call, out, 0);
+		create_graph(call, output_of(call), 0);
 		break;
 	case GP_OP_GRAPH_CLONE:
-		create_graph(call, out, graph);
+		create_graph(call, output_of(call), graph);
 		break;
 	case GP_OP_ADD_KERNEL:
 		add_kernel_node(call, graph, params);
@@ -202,7 +207,7 @@ GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_
 		destroy_node(call, graph);
 		break;
 	case GP_OP_EXEC_CREATE:
-		put_exec(call, out, graph);
+		put_exec(call, output_of(call), graph);
 		break;
 	case GP_OP_EXEC_UPDATE:
 		put_exec(call, other, graph);
@@ -229,7 +234,8 @@ GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_
 		set_exec_child(call, graph, other, params);
 		break;
 	case GP_OP_ENABLE_NODE:
-		enable_node(call, graph, other, (__u32)count != 0);
+		argument(call, function->op_desc.count, &params);
+		enable_node(call, graph, other, (__u32)params != 0);
 		break;
 	}
 	return 0;
