@@ -13,7 +13,8 @@ pub(super) struct DiskSpace {
     /// This much stays free.
     pub(super) kept: u64,
     pub(super) free: u64,
-    /// Look again when the trace has this size.
+    /// Look again when the current segment has received this many bytes. The file size would not do: it is not known
+    /// while data waits for the compressor, and its upper bound shrinks when the data is compressed.
     next: u64,
 }
 
@@ -28,20 +29,25 @@ impl DiskSpace {
     }
 
     /// Whether it is time to look again: the trace alone cannot have used up the space before.
-    pub(super) fn is_due(&self, size_of_trace: u64) -> bool {
-        size_of_trace >= self.next
+    pub(super) fn is_due(&self, received: u64) -> bool {
+        received >= self.next
+    }
+
+    /// Looks again at the next event: a new segment begins.
+    pub(super) fn look_now(&mut self) {
+        self.next = 0;
     }
 
     /// Looks again. `unwritten` bytes of the trace are not in the file yet. Returns whether too little is left.
-    pub(super) fn is_low(&mut self, file: &File, size_of_trace: u64, unwritten: u64) -> bool {
+    pub(super) fn is_low(&mut self, file: &File, received: u64, unwritten: u64) -> bool {
         let Some((_, free)) = size_and_free(file) else { return false };
         self.free = free.saturating_sub(unwritten);
-        self.look_again_after(size_of_trace);
+        self.look_again_after(received);
         self.free < self.kept
     }
 
-    fn look_again_after(&mut self, size_of_trace: u64) {
-        self.next = size_of_trace.saturating_add(self.free.saturating_sub(self.kept) / 2);
+    fn look_again_after(&mut self, received: u64) {
+        self.next = received.saturating_add(self.free.saturating_sub(self.kept) / 2);
     }
 }
 

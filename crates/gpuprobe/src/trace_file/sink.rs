@@ -53,6 +53,14 @@ impl Sink {
         }
     }
 
+    /// Bytes written to this sink, before compression. Until everything is in the file, it grows by less than this.
+    pub(crate) fn received(&self) -> u64 {
+        match self {
+            Self::Plain { written, .. } => *written,
+            Self::Compressed(compressor) => compressor.received,
+        }
+    }
+
     /// An upper bound of the file size when everything has been written: how well data compresses is not known before.
     pub(crate) fn upper_bound(&self) -> u64 {
         match self {

@@ -216,8 +216,8 @@ impl TraceFile {
         let (Some(space), Some(file), Some(writer)) = (&mut self.space, &self.file, &mut self.writer) else {
             return Ok(true);
         };
-        let size = self.written_before + writer.get_ref().upper_bound();
-        if !space.is_due(size) || !space.is_low(file, size, writer.get_ref().unwritten()) {
+        let received = writer.get_ref().received();
+        if !space.is_due(received) || !space.is_low(file, received, writer.get_ref().unwritten()) {
             return Ok(true);
         }
         // compressed data may be far smaller than the upper bound
@@ -226,7 +226,7 @@ impl TraceFile {
             .space
             .as_mut()
             .zip(self.file.as_ref())
-            .is_some_and(|(space, file)| space.is_low(file, size, 0))
+            .is_some_and(|(space, file)| space.is_low(file, received, 0))
         {
             if !self.remove_oldest()? {
                 self.stop();
@@ -261,8 +261,7 @@ impl TraceFile {
         }
         // other programs may fill the disk
         if let (Some(space), Some(file), Some(writer)) = (&mut self.space, &self.file, &self.writer) {
-            let (size, unwritten) = (writer.get_ref().upper_bound(), writer.get_ref().unwritten());
-            space.is_low(file, self.written_before + size, unwritten);
+            space.is_low(file, writer.get_ref().received(), writer.get_ref().unwritten());
         }
     }
 
@@ -340,6 +339,7 @@ impl TraceFile {
             }
         }
         (self.current, self.name, self.file, self.number) = (path, name, Some(again), number);
+        self.space.iter_mut().for_each(DiskSpace::look_now);
         self.keep_to_size(END_BYTES)
     }
 
