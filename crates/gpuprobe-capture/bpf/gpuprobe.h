@@ -308,6 +308,7 @@ enum gp_record_kind : __u16 {
 	GP_RECORD_XID,
 	/* a change of the contents of a graph */
 	GP_RECORD_GRAPH,
+	GP_RECORD_PYTHON,
 };
 
 /* Bits of gp_call.flags. */
@@ -459,6 +460,7 @@ struct gp_file {
 };
 
 #include "wire/kmod.h"
+#include "wire/python.h"
 #include "wire/config.h"
 
 #endif

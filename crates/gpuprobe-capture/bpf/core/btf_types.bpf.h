@@ -13,6 +13,7 @@ struct gp_types {
 	struct gp_process_record process_record;
 	struct gp_name_record name_record;
 	struct gp_graph_record graph_record;
+	struct gp_python_record python_record;
 	struct gp_stack_record stack_record;
 	struct gp_xid_record xid_record;
 
@@ -31,6 +32,8 @@ struct gp_types {
 	enum gp_effect effect;
 	enum gp_name_kind name_kind;
 	enum gp_graph_change graph_change;
+	enum gp_python_length python_length;
+	enum gp_python_end python_end;
 	enum gp_process_change process_change;
 
 	enum gp_pause_flags pause_flags;

@@ -96,6 +96,15 @@ struct {
 	__type(value, __u32);
 } stack_copiers SEC(".maps");
 
+/* The Python interpreters of processes, by tgid. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct gp_python);
+} pythons SEC(".maps");
+
 /* Whether there ever was such a process. An array: if there was none, no hash lookup is needed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -3,7 +3,7 @@
 #ifndef GP_STACK_COPY_BPF_H
 #define GP_STACK_COPY_BPF_H
 
-#include "common.bpf.h"
+#include "python_frames.bpf.h"
 
 /* Stack records of three sizes. Ring records are reserved with a constant size. */
 struct gp_copied_stack {
@@ -66,6 +66,7 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 	head->link_register = call->return_address;
 #endif
 	head->reserved = 0;
+	head->python = 0;
 	head->patches = 0;
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		head->patch[i].slot = BPF_CORE_READ(replaced, stack);
@@ -76,10 +77,11 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 }
 
 /* Marks the stack as that of an allocation site, not of a call that is sent. */
-static __always_inline void set_site(struct gp_stack_record *head, __u32 site)
+static __always_inline void set_site(struct gp_stack_record *head, __u32 site, __u64 python)
 {
 	head->kind = GP_RECORD_SITE;
 	head->id = site;
+	head->python = python;
 }
 
 /* Copies the stack page by page, up to the first page that cannot be read. */
@@ -124,8 +126,11 @@ static __always_inline void copy_part(struct gp_part_of_stack *part)
 static __always_inline void send_stack(const struct gp_call *call, struct pt_regs *ctx)
 {
 	__u64 flags = wakes_reader(sizeof(struct gp_copied_stack));
-	struct gp_copied_stack *copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
+	struct gp_copied_stack *copy;
 
+	if (walk_python(call->tgid))
+		send_python(call->id, GP_RECORD_STACK);
+	copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 	if (!copy) {
 		count_loss(GP_LOSS_LOST_STACK);
 		return;

@@ -32,6 +32,17 @@ struct gp_counted {
 	__u32 row;
 };
 
+/* Python frames of the thread, as of the last walk. */
+struct gp_python_walk {
+	__u32 count;
+	/* gp_python_end */
+	__u32 end;
+	__u64 hash;
+	/* the frame that is being read */
+	__u8 bytes[GP_PYTHON_FRAME_BYTES];
+	struct gp_python_frame frame[GP_PYTHON_FRAMES];
+};
+
 struct gp_thread {
 	__u64 instance;
 	__u32 tgid;
@@ -72,6 +83,7 @@ struct gp_thread {
 	/* a node of an executable graph that is being changed: not on the stack, which is too small for it */
 	struct gp_node_kernels node_before;
 	struct gp_node_kernels node_after;
+	struct gp_python_walk python;
 	struct gp_call open[GP_DEPTH];
 };
 

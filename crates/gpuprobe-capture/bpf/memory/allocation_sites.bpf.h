@@ -3,7 +3,8 @@
  * Where allocations come from. User space unwinds the stack of an allocation once and reports at which
  * positions its return addresses are. From then on a few comparisons show that another allocation has the
  * same stack. A stack that is not known gets a new site number and is sent to user space; memory counted
- * under that number keeps it.
+ * under that number keeps it. In a Python program the native stack of many lines is the same, so the Python
+ * frames are part of the key of the first comparison.
  */
 #ifndef GP_ALLOCATION_SITES_BPF_H
 #define GP_ALLOCATION_SITES_BPF_H
@@ -136,12 +137,13 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 	struct gp_site_root_key key = {};
 	struct gp_site_root *wanted;
 	struct gp_call *call;
-	__u64 waiting, room = bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE);
+	__u64 waiting, room = bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE), python;
 	__u32 site;
 
 	if (!thread)
 		return 0;
 	call = open_call(thread, thread->depth);
+	python = thread->python.count ? thread->python.hash | 1 : 0;
 	key.instance = call->instance;
 	key.tgid = call->tgid;
 	wanted = bpf_map_lookup_elem(&site_roots, &key);
@@ -150,6 +152,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 		return 0;
 	}
 	site = __sync_fetch_and_add(&gp_next_site, 1);
+	send_python(site, GP_RECORD_SITE);
 	/*
 	 * when many arrive at once, most have the same stack as others among them, so a shorter copy is
 	 * enough
@@ -161,7 +164,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&part->head, call, ctx);
 		copy_part(part);
-		set_site(&part->head, site);
+		set_site(&part->head, site, python);
 		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
 	} else if (waiting < room / 4) {
 		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
@@ -169,7 +172,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&copy->head, call, ctx);
 		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
-		set_site(&copy->head, site);
+		set_site(&copy->head, site, python);
 		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
 	} else {
 		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
@@ -177,7 +180,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&brief->head, call, ctx);
 		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
-		set_site(&brief->head, site);
+		set_site(&brief->head, site, python);
 		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
 	}
 	return site;
@@ -196,6 +199,7 @@ GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, str
 
 	if (!key.address)
 		return 0;
+	key.python = walk_python(call->tgid);
 	root = bpf_map_lookup_elem(&site_roots, &key);
 	if (root) {
 		if (!thread->trampoline)

@@ -58,6 +58,8 @@ struct gp_stack_record {
 	__u64 link_register;
 	__u32 length;
 	__u32 reserved;
+	/* a hash of the Python frames; 0 if there are none */
+	__u64 python;
 	struct gp_patch patch[GP_DEPTH];
 };
 
@@ -86,6 +88,8 @@ struct gp_site {
 struct gp_site_root_key {
 	__u64 instance;
 	__u64 address;
+	/* a hash of the Python frames; 0 if there are none */
+	__u64 python;
 	__u32 tgid;
 	__u32 reserved;
 };

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Walks the Python frames of the calling thread. The thread state is found through the thread-specific key of
+ * the interpreter: its "current" thread state is not set while the GIL is released, as it is in most calls to
+ * the GPU. Only on x86-64 with glibc; user space does not write to `pythons` elsewhere.
+ */
+#ifndef GP_PYTHON_FRAMES_BPF_H
+#define GP_PYTHON_FRAMES_BPF_H
+
+#include "common.bpf.h"
+
+/* where glibc has the values of the first keys, from the thread pointer; pointers to further blocks follow */
+#define GP_FIRST_KEYS 0x310
+#define GP_KEYS_IN_BLOCK 32
+#define GP_KEY_SIZE 16
+#define GP_MOST_KEYS 1024
+
+static __always_inline __u64 user_word(__u64 address)
+{
+	__u64 word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+/* The base of the thread-local storage of the current thread. */
+static __always_inline __u64 thread_pointer(void)
+{
+#if defined(__TARGET_ARCH_x86)
+	return BPF_CORE_READ(bpf_get_current_task_btf(), thread.fsbase);
+#else
+	return 0;
+#endif
+}
+
+/* The innermost frame of the current thread; 0 if it has none. */
+static __always_inline __u64 innermost_frame(const struct gp_python *python)
+{
+	__u64 pointer = thread_pointer(), block, state, frame;
+	__u32 key = 0;
+
+	if (!pointer || bpf_probe_read_user(&key, sizeof(key), (void *)python->thread_key) || key >= GP_MOST_KEYS)
+		return 0;
+	block = pointer + GP_FIRST_KEYS;
+	/* the pointer to the first block is there as well */
+	if (key >= GP_KEYS_IN_BLOCK)
+		block = user_word(block + GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8 * (key / GP_KEYS_IN_BLOCK));
+	state = block ? user_word(block + key % GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8) : 0;
+	frame = state ? user_word(state + python->thread_frame) : 0;
+	return frame && python->has_c_frame ? user_word(frame + python->frame_in_c_frame) : frame;
+}
+
+static __always_inline __u64 frame_word(const struct gp_python_walk *walk, __u8 offset)
+{
+	return *(const __u64 *)&walk->bytes[offset & (GP_PYTHON_FRAME_BYTES - 8)];
+}
+
+static __always_inline __u8 frame_byte(const struct gp_python_walk *walk, __u8 offset)
+{
+	return walk->bytes[offset & (GP_PYTHON_FRAME_BYTES - 1)];
+}
+
+struct python_step {
+	struct gp_python_walk *walk;
+	struct gp_python python;
+	__u64 frame;
+};
+
+/* Adds the frame at step->frame, unless it has no Python code, and goes on to its caller. */
+static long python_step(__u64 index, struct python_step *step)
+{
+	struct gp_python_walk *walk = step->walk;
+	const struct gp_python *python = &step->python;
+	__u64 code, instruction;
+	__u32 at = walk->count;
+	__u8 owner = 0;
+
+	if (!step->frame) {
+		walk->end = GP_PYTHON_COMPLETE;
+		return 1;
+	}
+	if (at >= GP_PYTHON_FRAMES) {
+		walk->end = GP_PYTHON_TOO_DEEP;
+		return 1;
+	}
+	if (bpf_probe_read_user(walk->bytes, sizeof(walk->bytes), (void *)step->frame))
+		return 1;
+	step->frame = frame_word(walk, python->previous);
+	if (python->owner != GP_NO_OFFSET)
+		owner = frame_byte(walk, python->owner) & 7;
+	if (python->shim_owners >> owner & 1) {
+		if (owner == python->entry_owner && at)
+			walk->frame[(at - 1) & (GP_PYTHON_FRAMES - 1)].code |= 1;
+		return 0;
+	}
+	code = frame_word(walk, python->code) & ~(python->code_tag | 1);
+	instruction = frame_word(walk, python->instruction);
+	if (python->instruction_bytes == 4)
+		instruction = (__u32)instruction;
+	if (python->every_is_entry ||
+	    (python->entry_flag != GP_NO_OFFSET && frame_byte(walk, python->entry_flag)))
+		code |= 1;
+	walk->hash = (walk->hash ^ code) * GP_SCRAMBLE;
+	walk->hash = (walk->hash ^ instruction) * GP_SCRAMBLE;
+	walk->frame[at & (GP_PYTHON_FRAMES - 1)].code = code;
+	walk->frame[at & (GP_PYTHON_FRAMES - 1)].instruction = instruction;
+	walk->count = at + 1;
+	return 0;
+}
+
+/*
+ * Walks the frames of the current thread into its state. Returns a hash of them; 0 if it runs no Python. The
+ * same frames always have the same hash.
+ */
+GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	struct gp_python *python = bpf_map_lookup_elem(&pythons, &tgid);
+	struct python_step step = {};
+
+	if (!thread)
+		return 0;
+	thread->python.count = 0;
+	if (!python)
+		return 0;
+	thread->python.hash = 0;
+	thread->python.end = GP_PYTHON_LOST;
+	step.walk = &thread->python;
+	step.python = *python;
+	step.frame = innermost_frame(python);
+	if (step.frame)
+		bpf_loop(GP_PYTHON_STEPS, python_step, &step, 0);
+	return thread->python.count ? thread->python.hash | 1 : 0;
+}
+
+/* Sends the frames that walk_python() found, before the stack with this id. */
+GP_GLOBAL_FUNC int send_python(__u64 id, __u32 stack_kind)
+{
+	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
+	struct gp_python_record *record;
+
+	if (!thread || !thread->python.count)
+		return 0;
+	record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
+	if (!record) {
+		count_loss(GP_LOSS_LOST_STACK);
+		return 0;
+	}
+	record->kind = GP_RECORD_PYTHON;
+	record->end = thread->python.end;
+	record->tgid = thread->tgid;
+	record->instance = thread->instance;
+	record->id = id;
+	record->stack_kind = stack_kind;
+	record->frames = thread->python.count;
+	record->reserved = 0;
+	__builtin_memcpy(record->frame, thread->python.frame, sizeof(record->frame));
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+#endif

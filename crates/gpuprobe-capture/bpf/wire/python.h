@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Part of the wire: Python frames. User space finds the interpreter of a process and writes where it keeps
+ * its frames; BPF walks the frames of the calling thread and sends them with its stack.
+ */
+#ifndef GP_PYTHON_H
+#define GP_PYTHON_H
+
+enum gp_python_length {
+	/* the most Python frames of a stack, counted from the innermost */
+	GP_PYTHON_FRAMES = 64,
+	/* how much of a frame is read, a multiple of 8: it contains everything that gp_python names */
+	GP_PYTHON_FRAME_BYTES = 128,
+	/* the most frames that are read: some have no Python code */
+	GP_PYTHON_STEPS = 128,
+};
+
+/* an offset of a field that the version of Python does not have */
+#define GP_NO_OFFSET 255
+
+/* Where the interpreter of a process keeps its frames. The names are those of PythonOffsets in gpuprobe-discover. */
+struct gp_python {
+	/* the address of the number of the thread-specific key whose value is the thread state */
+	__u64 thread_key;
+	/* bits of the pointer to the code object that are not part of the address */
+	__u64 code_tag;
+	/* in the thread state; in the C frame, if the thread state points to one */
+	__u16 thread_frame;
+	__u16 has_c_frame;
+	__u32 frame_in_c_frame;
+	/* in a frame */
+	__u8 previous;
+	__u8 code;
+	__u8 instruction;
+	/* 4 for a number of instructions, 8 for a pointer */
+	__u8 instruction_bytes;
+	__u8 owner;
+	/* one bit for each owner of frames without Python code, and the owner that marks an entry */
+	__u8 shim_owners;
+	__u8 entry_owner;
+	/* a byte that is not zero in an entry; GP_NO_OFFSET if an owner marks entries, or every frame is one */
+	__u8 entry_flag;
+	__u32 every_is_entry;
+	__u32 reserved;
+};
+
+/* One frame: its code object, with bit 0 set if a call of the evaluation function began with it. */
+struct gp_python_frame {
+	__u64 code;
+	__u64 instruction;
+};
+
+/* Why there are no more frames. */
+enum gp_python_end : __u16 {
+	GP_PYTHON_COMPLETE,
+	GP_PYTHON_TOO_DEEP,
+	/* memory could not be read, because it is invalid or has never been touched */
+	GP_PYTHON_LOST,
+};
+
+/* The Python frames of a stack, sent before the stack, with the same id. */
+struct gp_python_record {
+	__u16 kind;
+	/* gp_python_end */
+	__u16 end;
+	__u32 tgid;
+	__u64 instance;
+	__u64 id;
+	/* GP_RECORD_STACK or GP_RECORD_SITE */
+	__u16 stack_kind;
+	__u16 frames;
+	__u32 reserved;
+	struct gp_python_frame frame[GP_PYTHON_FRAMES];
+};
+
+#endif
