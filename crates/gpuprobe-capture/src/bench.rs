@@ -68,9 +68,9 @@ impl Ring {
         };
         start.comm.iter_mut().zip(comm.bytes()).for_each(|(to, from)| *to = from.cast_signed());
         decoder.control(as_bytes(&start));
-        let raw = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let raw = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, python: 0, bytes: Vec::new() };
         let stack = Stack { addresses: vec![raw.ip], slots: vec![None], end: StackEnd::Complete };
-        decoder.sites.learn(process, &raw, &stack);
+        decoder.sites.learn(process, &raw, &stack, None);
         let (ring, pending) = (Records::default(), Records::default());
         Self { tid: tgid, process, epoch_ns: clock.epoch_ns(), ring, pending, decoder }
     }

@@ -40,7 +40,7 @@ use crate::stacks::resolver::FileResolver;
 use crate::tables::exited_rows::ExitedRows;
 use crate::tables::process_filter::ProcessFilter;
 use crate::tables::table_reader::TableReader;
-use crate::wire::MapName;
+use crate::wire::{MapName, as_bytes};
 
 /// How long before it takes effect the end of observation is announced: all CPUs must see it by then.
 const STOP_AHEAD: Duration = Duration::from_millis(1);
@@ -168,6 +168,15 @@ impl Capture {
     /// Reads what a process has mapped, so that its stacks and names can be resolved even if it exits soon.
     pub fn observe(&mut self, tgid: Tgid) {
         self.ring.decoder.observe(tgid);
+        self.write_pythons();
+    }
+
+    /// Writes where new interpreters keep their frames. Without that their frames are not walked.
+    fn write_pythons(&mut self) {
+        for (tgid, python) in self.ring.decoder.take_new_pythons() {
+            let Ok(map) = self.tables.map(MapName::Pythons) else { return };
+            map.update(&tgid.0.to_ne_bytes(), as_bytes(&python), MapFlags::ANY).ok();
+        }
     }
 
     /// Watches a process, and what it forks from now on.
@@ -226,6 +235,7 @@ impl Capture {
         self.tables.write_name_word(self.ring.decoder.name_word())?;
         self.tables.write_sites(&mut self.ring.decoder.sites)?;
         self.retire_graphs()?;
+        self.write_pythons();
         if is_empty {
             self.forget_exited()?;
         } else {

@@ -15,7 +15,7 @@
 #define GP_KEY_SIZE 16
 #define GP_MOST_KEYS 1024
 
-static __always_inline __u64 user_word(__u64 address)
+static __always_inline __u64 word_at(__u64 address)
 {
 	__u64 word = 0;
 
@@ -44,10 +44,10 @@ static __always_inline __u64 innermost_frame(const struct gp_python *python)
 	block = pointer + GP_FIRST_KEYS;
 	/* the pointer to the first block is there as well */
 	if (key >= GP_KEYS_IN_BLOCK)
-		block = user_word(block + GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8 * (key / GP_KEYS_IN_BLOCK));
-	state = block ? user_word(block + key % GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8) : 0;
-	frame = state ? user_word(state + python->thread_frame) : 0;
-	return frame && python->has_c_frame ? user_word(frame + python->frame_in_c_frame) : frame;
+		block = word_at(block + GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8 * (key / GP_KEYS_IN_BLOCK));
+	state = block ? word_at(block + key % GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8) : 0;
+	frame = state ? word_at(state + python->thread_frame) : 0;
+	return frame && python->has_c_frame ? word_at(frame + python->frame_in_c_frame) : frame;
 }
 
 static __always_inline __u64 frame_word(const struct gp_python_walk *walk, __u8 offset)

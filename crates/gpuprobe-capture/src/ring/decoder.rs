@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use gpuprobe_discover::container_named;
+use gpuprobe_discover::{StackEnd, container_named};
 use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
@@ -29,12 +29,13 @@ use crate::ring::graph_contents::Graphs;
 use crate::ring::records::Records;
 use crate::ring::xid_message::format_message;
 use crate::stacks::call_sites::CallSites;
+use crate::stacks::python_stacks::{WaitingPython, python_record};
 use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::Resolve;
 use crate::wire::device_rows::call_of;
 use crate::wire::{
-    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_stack_record, gp_xid_record,
-    number,
+    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_python, gp_stack_record,
+    gp_xid_record, number,
 };
 
 mod graph_launches;
@@ -68,6 +69,7 @@ pub(crate) struct Decoder {
     without_name: HashSet<(ProcessKey, u64, bool)>,
     resolve: Box<dyn Resolve>,
     stacks: WaitingStacks,
+    python: WaitingPython,
     pub(crate) sites: CallSites,
     /// The version of the NVIDIA kernel module, which names its commands.
     pub(crate) version: Version,
@@ -95,6 +97,7 @@ impl Decoder {
             without_name: HashSet::new(),
             resolve,
             stacks: WaitingStacks::default(),
+            python: WaitingPython::default(),
             sites,
             version: loaded_version(),
             follows_processes,
@@ -106,6 +109,11 @@ impl Decoder {
     /// Reads the mappings of a process whose calls will come.
     pub(crate) fn observe(&mut self, tgid: Tgid) {
         self.resolve.observe(tgid);
+    }
+
+    /// Interpreters of Python that the BPF programs do not know yet.
+    pub(crate) fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)> {
+        self.resolve.take_new_pythons()
     }
 
     /// Forgets an exited process.
@@ -158,6 +166,13 @@ impl Decoder {
                 self.site(bytes);
                 return None;
             }
+            number::RECORD_PYTHON => {
+                let raw = python_record(bytes);
+                if let Some(stack) = self.resolve.python(&raw) {
+                    self.python.add(raw.stack_kind, raw.id, stack);
+                }
+                return None;
+            }
             number::RECORD_GRAPH => {
                 let is_known = self.graphs.apply(&from_bytes::<gp_graph_record>(bytes));
                 self.undecodable += u64::from(!is_known);
@@ -174,7 +189,10 @@ impl Decoder {
         let mut call = self.build(function, &raw);
         if let Some(stack) = self.stacks.take(raw.id) {
             let found = self.resolve.unwind(call.tgid, &stack);
-            let frames = self.resolve.frames(call.tgid, &found.addresses);
+            let mut frames = self.resolve.frames(call.tgid, &found.addresses);
+            if let Some(python) = self.python.take(number::RECORD_STACK, raw.id) {
+                frames = python.merged(&frames, found.end == StackEnd::Complete);
+            }
             call.stack = Some(frames.iter().map(ToString::to_string).collect());
         }
         Some(Event::Call(call))
@@ -188,9 +206,10 @@ impl Decoder {
             return;
         };
         let process = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
+        let python = self.python.take(number::RECORD_SITE, raw.id);
         if !self.sites.recognise(process, &stack) {
             let found = self.resolve.unwind(process.tgid, &stack);
-            self.sites.learn(process, &stack, &found);
+            self.sites.learn(process, &stack, &found, python);
         }
     }
 

@@ -9,7 +9,8 @@ use gpuprobe_discover::{Stack, StackEnd};
 use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{Frame, SiteId};
 
-use super::site_tree::{Change, Learned, SiteTrees, Step};
+use super::python_stacks::PythonStack;
+use super::site_tree::{Change, Learned, Root, SiteTrees, Step};
 use crate::stacks::raw_stack::RawStack;
 use crate::stacks::resolver::Resolve;
 use crate::wire::{derived, gp_site, number};
@@ -32,10 +33,18 @@ const POPPED_BY_RETURN: u64 = 8;
 #[cfg(not(target_arch = "x86_64"))]
 const POPPED_BY_RETURN: u64 = 0;
 
+/// A stack as it is compared: return addresses, and Python frames.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct KnownStack {
+    addresses: Vec<u64>,
+    is_complete: bool,
+    python: Option<PythonStack>,
+}
+
 #[derive(Debug)]
 struct SiteStack {
     process: ProcessKey,
-    addresses: Arc<[u64]>,
+    stack: Arc<KnownStack>,
     frames: Option<Arc<[Frame]>>,
     /// An event had its stack.
     reported: bool,
@@ -49,11 +58,12 @@ struct Waiting {
     raw: RawStack,
     /// The frames that could be unwound.
     addresses: Vec<u64>,
+    python: Option<PythonStack>,
 }
 
 #[derive(Debug, Default)]
 struct ProcessSites {
-    by_stack: HashMap<Arc<[u64]>, SiteId>,
+    by_stack: HashMap<Arc<KnownStack>, SiteId>,
     /// Numbers that stand for sites.
     numbers: Vec<u32>,
     unlearnable: u32,
@@ -158,7 +168,7 @@ impl CallSites {
     pub(crate) fn recognise(&mut self, process: ProcessKey, raw: &RawStack) -> bool {
         let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
         let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
-        let Some(site) = self.trees.find(process, raw.ip, word) else { return false };
+        let Some(site) = self.trees.find(process, root(raw), word) else { return false };
         self.count(process, raw.id as u32, site);
         true
     }
@@ -182,7 +192,9 @@ impl CallSites {
                     self.lost += 1;
                 } else {
                     self.shortened += u64::from(bytes == derived::SHORT_STACK);
-                    self.add_stack(waiting.process, waiting.raw.id as u32, &waiting.addresses);
+                    let Waiting { process, raw, addresses, python, .. } = waiting;
+                    let stack = KnownStack { addresses, is_complete: false, python };
+                    self.add_stack(process, raw.id as u32, stack);
                 }
             }
         }
@@ -208,15 +220,23 @@ impl CallSites {
     }
 
     /// Learns a new stack.
-    pub(crate) fn learn(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+    pub(crate) fn learn(
+        &mut self,
+        process: ProcessKey,
+        raw: &RawStack,
+        stack: &Stack,
+        python: Option<PythonStack>,
+    ) {
         let is_cut = [derived::SHORT_STACK, number::STACK_PART].contains(&raw.bytes.len());
         if stack.end == StackEnd::NotYet || (stack.end == StackEnd::CopyEnds && is_cut) {
-            return self.wait(process, raw, stack);
+            return self.wait(process, raw, stack, python);
         }
-        let site = self.add_stack(process, raw.id as u32, &stack.addresses);
+        let is_complete = stack.end == StackEnd::Complete;
+        let known = KnownStack { addresses: stack.addresses.clone(), is_complete, python };
+        let site = self.add_stack(process, raw.id as u32, known);
         let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
         let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
-        let learned = self.trees.learn(process, raw.ip, &steps(stack, bottom), site, word);
+        let learned = self.trees.learn(process, root(raw), &steps(stack, bottom), site, word);
         match learned {
             Learned::Yes => {}
             Learned::NeedsMore | Learned::NotPossible => {
@@ -230,7 +250,7 @@ impl CallSites {
         }
     }
 
-    fn wait(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack) {
+    fn wait(&mut self, process: ProcessKey, raw: &RawStack, stack: &Stack, python: Option<PythonStack>) {
         self.new_stacks += 1;
         if self.waiting_bytes + raw.bytes.len() > MAX_WAITING_BYTES {
             self.lost += 1;
@@ -238,16 +258,16 @@ impl CallSites {
         }
         self.waiting_bytes += raw.bytes.len();
         let addresses = stack.addresses.clone();
-        self.waiting.push(Waiting { since: Instant::now(), process, raw: raw.clone(), addresses });
+        self.waiting.push(Waiting { since: Instant::now(), process, raw: raw.clone(), addresses, python });
     }
 
     /// The site of a stack: this number, if the stack is new.
-    fn add_stack(&mut self, process: ProcessKey, number: u32, addresses: &[u64]) -> SiteId {
+    fn add_stack(&mut self, process: ProcessKey, number: u32, stack: KnownStack) -> SiteId {
         let known = self.processes.entry(process).or_default();
-        let addresses: Arc<[u64]> = Arc::from(addresses);
-        let site = *known.by_stack.entry(Arc::clone(&addresses)).or_insert(SiteId(number));
+        let stack = Arc::new(stack);
+        let site = *known.by_stack.entry(Arc::clone(&stack)).or_insert(SiteId(number));
         if site.0 == number {
-            self.stacks.insert(site, SiteStack { process, addresses, frames: None, reported: false });
+            self.stacks.insert(site, SiteStack { process, stack, frames: None, reported: false });
         }
         self.count(process, number, site);
         site
@@ -276,8 +296,14 @@ impl CallSites {
     /// The stack of a site, innermost frame first.
     pub(crate) fn frames(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Arc<[Frame]> {
         let Some(stack) = self.stacks.get_mut(&site) else { return Arc::from([]) };
-        let frames =
-            stack.frames.get_or_insert_with(|| resolve.frames(stack.process.tgid, &stack.addresses).into());
+        let SiteStack { process, stack, frames, .. } = stack;
+        let frames = frames.get_or_insert_with(|| {
+            let native = resolve.frames(process.tgid, &stack.addresses);
+            match &stack.python {
+                Some(python) => python.merged(&native, stack.is_complete).into(),
+                None => native.into(),
+            }
+        });
         Arc::clone(frames)
     }
 
@@ -352,6 +378,10 @@ impl CallSites {
     }
 }
 
+fn root(raw: &RawStack) -> Root {
+    Root { address: raw.ip, python: raw.python }
+}
+
 /// The return addresses after the first, up to the first whose position on the stack is not known.
 fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
     let outer = stack.addresses.iter().zip(&stack.slots).skip(1);
@@ -376,14 +406,14 @@ mod tests {
     fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
         let mut copy = vec![0; bytes];
         copy[16..24].copy_from_slice(&outer.to_le_bytes());
-        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, bytes: copy };
+        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, python: 0, bytes: copy };
         let slots = vec![None, Some(SP + 16)];
         (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
     }
 
     fn learn(sites: &mut CallSites, number: u32, outer: u64) {
         let (raw, stack) = sent(number, outer, 64);
-        sites.learn(PROCESS, &raw, &stack);
+        sites.learn(PROCESS, &raw, &stack, None);
     }
 
     fn row(number: u32, allocations: u64, live: u64) -> SiteRow {
@@ -439,7 +469,7 @@ mod tests {
         let mut sites = CallSites::new(1000);
         for (number, outer) in [(1, 50), (2, 60)] {
             let (raw, stack) = sent(number, outer, number::STACK_PART);
-            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack });
+            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack }, None);
         }
         learn(&mut sites, 3, 50);
         assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
@@ -457,10 +487,10 @@ mod tests {
             let mut sites = CallSites::new(1000);
             let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
             let cut = Stack { end, addresses: vec![5], ..stack.clone() };
-            sites.learn(PROCESS, &raw, &cut);
-            sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut);
+            sites.learn(PROCESS, &raw, &cut, None);
+            sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut, None);
             assert!(!sites.recognise(PROCESS, &raw));
-            sites.learn(PROCESS, &RawStack { id: 3, ..raw.clone() }, &stack);
+            sites.learn(PROCESS, &RawStack { id: 3, ..raw.clone() }, &stack, None);
             sites.recognise_waiting();
             assert_eq!([1, 2, 3].map(|number| sites.site(number).0), [3, 3, 3], "{end:?}");
         }
@@ -470,7 +500,7 @@ mod tests {
     fn a_stack_that_stays_incomplete_has_a_site_of_its_known_frames() {
         let mut sites = CallSites::new(1000);
         let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
-        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack });
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack }, None);
         give_up_waiting(&mut sites);
         assert_eq!((sites.site(1), sites.lost(), sites.shortened()), (SiteId(1), 0, 1));
         assert_eq!(&*sites.stacks[&SiteId(1)].addresses, [5]);

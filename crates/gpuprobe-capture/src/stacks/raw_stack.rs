@@ -15,6 +15,8 @@ pub(crate) struct RawStack {
     pub(crate) sp: u64,
     pub(crate) fp: u64,
     pub(crate) lr: u64,
+    /// A hash of its Python frames; 0 if it has none.
+    pub(crate) python: u64,
     /// The memory from `sp` on.
     pub(crate) bytes: Vec<u8>,
 }
@@ -30,6 +32,7 @@ impl RawStack {
             sp: raw.stack_pointer,
             fp: raw.frame_pointer,
             lr: raw.link_register,
+            python: raw.python,
             bytes: bytes.to_vec(),
         };
         for patch in raw.patch.iter().take(usize::from(raw.patches)) {
@@ -113,7 +116,7 @@ mod tests {
 
     #[test]
     fn stacks_wait_for_their_calls() {
-        let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, bytes: Vec::new() };
+        let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, python: 0, bytes: Vec::new() };
         let mut waiting = WaitingStacks::default();
         for id in [7, 8, 9] {
             waiting.add(Some(stack(id)));

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use gpuprobe_discover::{KernelNameSearch, Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
 use gpuprobe_event::{Frame, Tgid};
 
+use crate::stacks::python_stacks::{PythonStack, Pythons};
 use crate::stacks::raw_stack::RawStack;
+use crate::wire::{gp_python, gp_python_record};
 
 const PROC: &str = "/proc";
 const LONGEST_TEXT: usize = 4096;
@@ -27,6 +29,10 @@ pub(crate) trait Resolve: Debug {
     fn text(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// Whether its files contain the name of a CUDA kernel; `None` if that cannot be said now.
     fn has_kernel_name(&mut self, tgid: Tgid, name: &str) -> Option<bool>;
+    /// The Python frames of a stack.
+    fn python(&mut self, raw: &gp_python_record) -> Option<PythonStack>;
+    /// Interpreters that were found since the last call, for the BPF programs.
+    fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)>;
     /// Forgets an exited process.
     fn forget(&mut self, tgid: Tgid);
 }
@@ -37,6 +43,7 @@ pub(crate) struct FileResolver {
     symbols: Symbolizer,
     unwinder: Unwinder,
     kernel_names: KernelNameSearch,
+    pythons: Pythons,
     /// Whether anything will be resolved at all.
     is_needed: bool,
 }
@@ -47,6 +54,7 @@ impl FileResolver {
             symbols: Symbolizer::new(),
             unwinder: Unwinder::new(),
             kernel_names: KernelNameSearch::default(),
+            pythons: Pythons::default(),
             is_needed,
         }
     }
@@ -56,6 +64,7 @@ impl Resolve for FileResolver {
     fn observe(&mut self, tgid: Tgid) {
         if self.is_needed {
             self.unwinder.observe(Path::new(PROC), tgid.0);
+            self.pythons.observe(tgid);
         }
     }
 
@@ -95,8 +104,17 @@ impl Resolve for FileResolver {
         self.kernel_names.find(Path::new(PROC), tgid.0, name)
     }
 
+    fn python(&mut self, raw: &gp_python_record) -> Option<PythonStack> {
+        self.pythons.resolve(raw)
+    }
+
+    fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)> {
+        self.pythons.take_new()
+    }
+
     fn forget(&mut self, tgid: Tgid) {
         self.unwinder.forget(tgid.0);
+        self.pythons.forget(tgid);
     }
 }
 
@@ -135,6 +153,14 @@ impl Resolve for NoResolver {
 
     fn has_kernel_name(&mut self, _tgid: Tgid, _name: &str) -> Option<bool> {
         None
+    }
+
+    fn python(&mut self, _raw: &gp_python_record) -> Option<PythonStack> {
+        None
+    }
+
+    fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)> {
+        Vec::new()
     }
 
     fn forget(&mut self, _tgid: Tgid) {}

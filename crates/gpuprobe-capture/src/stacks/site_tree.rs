@@ -28,6 +28,14 @@ pub(crate) struct Step {
     pub(crate) address: u64,
 }
 
+/// Where the comparisons for a stack begin: the address that the call returns to, and its Python frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Root {
+    pub(crate) address: u64,
+    /// A hash; 0 if there are none.
+    pub(crate) python: u64,
+}
+
 /// The result of learning a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
@@ -43,7 +51,7 @@ pub(crate) enum Learned {
 
 #[derive(Debug, Default)]
 struct Process {
-    first: HashMap<u64, gp_site_root>,
+    first: HashMap<Root, gp_site_root>,
     nodes: Vec<u32>,
     /// The BPF programs send no more stacks.
     stopped: bool,
@@ -77,8 +85,9 @@ fn scrambled(address: u64) -> u64 {
     address.wrapping_mul(derived::SCRAMBLE)
 }
 
-fn key(process: ProcessKey, address: u64) -> gp_site_root_key {
-    gp_site_root_key { instance: process.instance, address, tgid: process.tgid.0, reserved: 0 }
+fn key(process: ProcessKey, root: Root) -> gp_site_root_key {
+    let Root { address, python } = root;
+    gp_site_root_key { instance: process.instance, address, python, tgid: process.tgid.0, reserved: 0 }
 }
 
 impl SiteTrees {
@@ -105,8 +114,10 @@ impl SiteTrees {
     pub(crate) fn stop_stacks(&mut self, process: ProcessKey) {
         let known = self.processes.entry(process).or_default();
         if !std::mem::replace(&mut known.stopped, true) {
-            self.changes
-                .push(Change::Root(key(process, 0), gp_site_root { node: number::NO_STACKS, site: 0 }));
+            self.changes.push(Change::Root(
+                key(process, Root::default()),
+                gp_site_root { node: number::NO_STACKS, site: 0 },
+            ));
         }
     }
 
@@ -114,7 +125,7 @@ impl SiteTrees {
     pub(crate) fn find(
         &self,
         process: ProcessKey,
-        first: u64,
+        first: Root,
         word: impl Fn(u32) -> Option<u64>,
     ) -> Option<SiteId> {
         let root = self.processes.get(&process)?.first.get(&first)?;
@@ -136,7 +147,7 @@ impl SiteTrees {
     pub(crate) fn learn(
         &mut self,
         process: ProcessKey,
-        first: u64,
+        first: Root,
         steps: &[Step],
         site: SiteId,
         word: impl Fn(u32) -> Option<u64>,
@@ -180,7 +191,7 @@ impl SiteTrees {
         Learned::Yes
     }
 
-    fn set_first(&mut self, process: ProcessKey, first: u64, root: gp_site_root) -> Learned {
+    fn set_first(&mut self, process: ProcessKey, first: Root, root: gp_site_root) -> Learned {
         self.processes.entry(process).or_default().first.insert(first, root);
         self.changes.push(Change::Root(key(process, first), root));
         Learned::Yes
@@ -234,7 +245,7 @@ impl SiteTrees {
         self.return_addresses -= known.first.len();
         self.changes.extend(known.first.keys().map(|first| Change::RemoveRoot(key(process, *first))));
         if known.stopped {
-            self.changes.push(Change::RemoveRoot(key(process, 0)));
+            self.changes.push(Change::RemoveRoot(key(process, Root::default())));
         }
         self.free.extend(known.nodes);
     }
@@ -266,6 +277,7 @@ mod tests {
         }
 
         fn learn(&self, trees: &mut SiteTrees, first: u64, site: u32) -> Learned {
+            let first = Root { address: first, python: 0 };
             trees.learn(PROCESS, first, &self.steps, SiteId(site), |distance| self.word(distance))
         }
 
