@@ -8,6 +8,8 @@ use std::sync::Arc;
 use gpuprobe_event::{Api, Frame, SiteId, catalogue};
 use serde::Serialize;
 
+use super::user_code::innermost_user_code;
+
 /// CUDA libraries: their frames are never the name of a call site.
 const CUDA_LIBRARIES: [&str; 4] = ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-"];
 /// Prefixes of the runtime's internal functions when it is linked statically.
@@ -18,7 +20,8 @@ const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub:
 /// A call site: one stack of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct CallSite {
-    /// The frames from the one to show outwards; empty if the stack is not known.
+    /// The frames from the one to show outwards; empty if the stack is not known. Only the Python frames, if there are
+    /// any: between them are the functions of the interpreter, which has several ways to make the same call.
     pub frames: Vec<Frame>,
 }
 
@@ -26,7 +29,9 @@ impl CallSite {
     /// The call site of a stack, innermost frame first.
     pub fn of(mut frames: Vec<Frame>) -> Self {
         let first = shown_frame(&frames);
+        let has_python = frames.iter().any(|frame| frame.python);
         frames.drain(..first);
+        frames.retain(|frame| frame.python || !has_python);
         Self { frames }
     }
 
@@ -50,7 +55,7 @@ fn short(frame: &Frame) -> String {
 /// The name of the call site of allocations whose stack is not known.
 pub const UNKNOWN: &str = "unknown";
 
-/// The index of the frame to show: the first with a known function that is neither in a CUDA library nor in a template
+/// The index of the frame to show. With Python frames: the innermost of the user's own code. Otherwise the first with a known function that is neither in a CUDA library nor in a template
 /// library; or else the first outside of CUDA libraries; or else the first.
 fn shown_frame(frames: &[Frame]) -> usize {
     let outside = |f: &Frame| !is_of_cuda(f);
@@ -58,8 +63,18 @@ fn shown_frame(frames: &[Frame]) -> usize {
         let is_template = |name: &String| TEMPLATE_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
         outside(f) && f.function.as_ref().is_some_and(|name| !is_template(name))
     };
+    if let Some(frame) = innermost_user_frame(frames) {
+        return frame;
+    }
     let found = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
     found(&is_program).or_else(|| found(&outside)).unwrap_or(0)
+}
+
+/// The index of the innermost Python frame of the user's own code, or of the innermost Python frame.
+fn innermost_user_frame(frames: &[Frame]) -> Option<usize> {
+    let python: Vec<usize> = (0..frames.len()).filter(|at| frames[*at].python).collect();
+    let file = |at: &usize| frames[*at].file.as_deref().unwrap_or_default();
+    innermost_user_code(python.iter().map(file)).and_then(|at| python.get(at).copied())
 }
 
 fn is_of_cuda(frame: &Frame) -> bool {
@@ -193,6 +208,7 @@ mod tests {
             file: (line > 0).then(|| "/src/lib/app.cc".to_owned()),
             line: (line > 0).then_some(line),
             inlined: false,
+            python: false,
         }
     }
 
@@ -229,6 +245,36 @@ mod tests {
         for (frames, name) in cases {
             assert_eq!(named(frames), *name);
         }
+    }
+
+    fn python(function: &str, file: &str, line: u32) -> Frame {
+        let (function, file) = (Some(function.to_owned()), Some(file.to_owned()));
+        Frame { function, file, line: Some(line), python: true, ..Frame::default() }
+    }
+
+    #[test]
+    fn the_call_site_of_a_python_program_is_a_line_of_its_own_code() {
+        let torch = "/usr/lib/python3/dist-packages/torch/functional.py";
+        let stack = |address| {
+            vec![
+                frame("at::native::empty_cuda", "libtorch_cuda.so", 0),
+                python("empty", torch, 7),
+                frame("vectorcall", "python3", address),
+                python("remember", "/home/user/train.py", 12),
+                frame("PyEval_EvalCode", "python3", address),
+                python("<module>", "/home/user/train.py", 30),
+            ]
+        };
+        let mut call_sites = CallSites::default();
+        call_sites.name(SiteId(1), stack(0x10));
+        call_sites.name(SiteId(2), stack(0x20));
+        let id = call_sites.of(SiteId(1)).unwrap();
+        assert_eq!(call_sites.of(SiteId(2)), Some(id), "the interpreter has several ways to make a call");
+        let call_site = call_sites.get(id).unwrap();
+        assert_eq!(call_site.name(), "remember (train.py:12)");
+        assert_eq!(call_site.frames.len(), 2);
+        let only_library = CallSite::of(stack(0).into_iter().take(3).collect());
+        assert_eq!(only_library.name(), "empty (functional.py:7)");
     }
 
     #[test]

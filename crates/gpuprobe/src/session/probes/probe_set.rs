@@ -266,6 +266,9 @@ impl Probes {
         }
         note_stalls();
         let mut batch = self.capture.take()?;
+        for (tgid, why) in self.capture.take_unsupported_python() {
+            note!("gpuprobe: no Python frames of process {tgid}: {why}");
+        }
         fill_containers(&mut batch);
         fill_users(&mut batch.xids, Path::new(PROC));
         Ok(batch)
