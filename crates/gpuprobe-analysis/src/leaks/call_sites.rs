@@ -17,6 +17,10 @@ const STATIC_RUNTIME: [&str; 3] = ["__cudart", "libcudart_static_", "cudart::"];
 /// Prefixes of template libraries, which allocate on behalf of their callers.
 const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub::"];
 
+/// PyTorch's backward pass runs in threads of its own, without any Python.
+const AUTOGRAD: &str = "torch::autograd::";
+const AUTOGRAD_THREAD: &str = "torch::autograd::Engine::thread_main";
+
 /// A call site: one stack of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct CallSite {
@@ -46,17 +50,30 @@ impl CallSite {
     }
 }
 
-/// A frame without the directory of its source file.
+/// A frame without the directory of its source file; a node of PyTorch's autograd by its name alone.
 fn short(frame: &Frame) -> String {
+    if let Some(node) = autograd_node(frame) {
+        return format!("{node} (autograd thread)");
+    }
     let name = |file: &String| file.rsplit('/').next().unwrap_or(file).to_owned();
     Frame { file: frame.file.as_ref().map(name), ..frame.clone() }.to_string()
+}
+
+/// What a function of PyTorch's autograd computes: `AddmmBackward0` of
+/// `torch::autograd::generated::AddmmBackward0::apply(...)`.
+fn autograd_node(frame: &Frame) -> Option<&str> {
+    let function = frame.function.as_deref()?.strip_prefix(AUTOGRAD)?;
+    let function = function.strip_prefix("generated::").unwrap_or(function);
+    let name = function.split_once('(').map_or(function, |(name, _)| name);
+    Some(name.strip_suffix("::apply").unwrap_or(name))
 }
 
 /// The name of the call site of allocations whose stack is not known.
 pub const UNKNOWN: &str = "unknown";
 
-/// The index of the frame to show. With Python frames: the innermost of the user's own code. Otherwise the first with a known function that is neither in a CUDA library nor in a template
-/// library; or else the first outside of CUDA libraries; or else the first.
+/// The index of the frame to show. With Python frames: the innermost of the user's own code. In a thread of PyTorch's
+/// autograd: the innermost of autograd's own functions. Otherwise the first with a known function that is neither in a
+/// CUDA library nor in a template library; or else the first outside of CUDA libraries; or else the first.
 fn shown_frame(frames: &[Frame]) -> usize {
     let outside = |f: &Frame| !is_of_cuda(f);
     let is_program = |f: &Frame| {
@@ -65,6 +82,12 @@ fn shown_frame(frames: &[Frame]) -> usize {
     };
     if let Some(frame) = innermost_user_frame(frames) {
         return frame;
+    }
+    let begins = |begin: &'static str| {
+        move |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.starts_with(begin))
+    };
+    if frames.iter().any(begins(AUTOGRAD_THREAD)) {
+        return frames.iter().position(begins(AUTOGRAD)).unwrap_or(0);
     }
     let found = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
     found(&is_program).or_else(|| found(&outside)).unwrap_or(0)
@@ -275,6 +298,27 @@ mod tests {
         assert_eq!(call_site.frames.len(), 2);
         let only_library = CallSite::of(stack(0).into_iter().take(3).collect());
         assert_eq!(only_library.name(), "empty (functional.py:7)");
+    }
+
+    #[test]
+    fn the_threads_of_autograd_run_no_python_and_are_named_after_what_they_compute() {
+        let frames = vec![
+            frame("at::native::empty_cuda", "libtorch_cuda.so", 0),
+            frame(
+                "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)",
+                "libtorch_cpu.so",
+                0,
+            ),
+            frame("torch::autograd::Engine::evaluate_function(int)", "libtorch_cpu.so", 0),
+            frame("torch::autograd::Engine::thread_main(int)", "libtorch_cpu.so", 0),
+        ];
+        let name = |from: usize| CallSite::of(frames[from..].to_vec()).name();
+        assert_eq!(name(0), "AddmmBackward0 (autograd thread)");
+        assert_eq!(name(2), "Engine::evaluate_function (autograd thread)");
+        assert_eq!(
+            CallSite::of(frames[..1].to_vec()).name(),
+            "at::native::empty_cuda+0x0 (libtorch_cuda.so)"
+        );
     }
 
     #[test]

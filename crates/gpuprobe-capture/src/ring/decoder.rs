@@ -34,8 +34,8 @@ use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::{Program, Resolve};
 use crate::wire::device_rows::call_of;
 use crate::wire::{
-    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_stack_record,
-    gp_xid_record, number,
+    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_stack_record, gp_xid_record,
+    number,
 };
 
 mod graph_launches;

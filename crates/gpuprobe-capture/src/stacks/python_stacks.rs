@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::ProcessMemory;
 use gpuprobe_discover::python::{
-    CodeCache, EntryMark, InstructionKind, Interpreter, InterpreterSearch, MergedFrame, NoInterpreter, PythonFrame,
-    StackToMerge,
-    UNKNOWN_INSTRUCTION, merge,
+    CodeCache, EntryMark, InstructionKind, Interpreter, InterpreterSearch, MergedFrame, NoInterpreter,
+    PythonFrame, StackToMerge, UNKNOWN_INSTRUCTION, merge,
 };
 use gpuprobe_event::{Frame, Tgid};
 

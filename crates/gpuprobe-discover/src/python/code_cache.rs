@@ -101,7 +101,11 @@ mod tests {
         let first = cache.resolve(&counted, &image.offsets, address).unwrap();
         assert!(counted.1.take() > 5);
         let second = cache.resolve(&counted, &image.offsets, address).unwrap();
-        assert_eq!((counted.1.take(), Rc::ptr_eq(&first, &second)), (2, true), "the header and its line table");
+        assert_eq!(
+            (counted.1.take(), Rc::ptr_eq(&first, &second)),
+            (2, true),
+            "the header and its line table"
+        );
     }
 
     #[test]

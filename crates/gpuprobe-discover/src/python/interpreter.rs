@@ -12,7 +12,9 @@ use super::version::PythonVersion;
 use crate::access::path_from_proc;
 use crate::elf::{Elf, ElfSymbol, Machine, Table};
 use crate::error::DiscoverError;
-use crate::process::{CodeRange, MappedFile, Memory, ProcessMemory, code_ranges, load_bias, open_mapped, read_maps};
+use crate::process::{
+    CodeRange, MappedFile, Memory, ProcessMemory, code_ranges, load_bias, open_mapped, read_maps,
+};
 
 /// The most bytes of files that are read for one process.
 const FILE_BYTES: u64 = 256 << 20;
