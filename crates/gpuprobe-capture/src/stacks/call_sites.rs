@@ -503,6 +503,6 @@ mod tests {
         sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack }, None);
         give_up_waiting(&mut sites);
         assert_eq!((sites.site(1), sites.lost(), sites.shortened()), (SiteId(1), 0, 1));
-        assert_eq!(&*sites.stacks[&SiteId(1)].addresses, [5]);
+        assert_eq!(&*sites.stacks[&SiteId(1)].stack.addresses, [5]);
     }
 }

@@ -12,7 +12,7 @@ use crate::process::Memory;
 /// Each word is mixed in by a multiplication with this number.
 pub const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// How many words at the beginning of the line table count.
-const TABLE_WORDS: usize = 3;
+pub const FINGERPRINT_TABLE_WORDS: usize = 3;
 
 /// The fingerprint of the code object that begins with these bytes. Never 0.
 pub(super) fn fingerprint(memory: &dyn Memory, code: &Structure, offsets: &CodeOffsets) -> u64 {
@@ -28,11 +28,11 @@ fn mixed(sum: u64, word: u64) -> u64 {
 }
 
 /// The size of a line table and its first words, filled up with zeros.
-fn table_words(memory: &dyn Memory, table: u64) -> [u64; 1 + TABLE_WORDS] {
-    let mut words = [0; 1 + TABLE_WORDS];
+fn table_words(memory: &dyn Memory, table: u64) -> [u64; 1 + FINGERPRINT_TABLE_WORDS] {
+    let mut words = [0; 1 + FINGERPRINT_TABLE_WORDS];
     let Some(size) = table.checked_add(BYTES_SIZE).and_then(|at| memory.word(at)) else { return words };
     words[0] = size;
-    let length = size.min(8 * TABLE_WORDS as u64) as usize;
+    let length = size.min(8 * FINGERPRINT_TABLE_WORDS as u64) as usize;
     let bytes = table.checked_add(BYTES_HEADER).and_then(|at| memory.bytes(at, length)).unwrap_or_default();
     for (at, byte) in bytes.into_iter().enumerate() {
         words[1 + at / 8] |= u64::from(byte) << (8 * (at % 8));
