@@ -238,3 +238,6 @@ impl WaitingPython {
 pub(crate) fn python_record(bytes: &[u8]) -> gp_python_record {
     from_bytes(bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Allocations and failures from every kind of Python function have the right lines, from the innermost to the outermost.
+
+use std::time::Instant;
+
+use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::python::{self, Line, PythonLedger};
+use gpuprobe_e2e::site_ledger::{self, Watching};
+use gpuprobe_e2e::{Tracing, bpf_test};
+use serde_json::Value;
+
+/// What the interpreter's evaluation function is replaced by.
+const EVALUATION: &str = "_PyEval_EvalFrameDefault";
+/// The most Python frames of a stack.
+const MOST_FRAMES: usize = 64;
+
+#[bpf_test(tiers, alone)]
+fn the_bytes_of_each_line_are_those_of_the_program(tier: &str) {
+    for python in python::on_tier(tier) {
+        let outcome = python.run(tier, "many_lines.py", &[]).outcome();
+        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+        outcome.trace.assert_whole();
+        let ledger = PythonLedger::of(&outcome.printed());
+        let traced = python::traced(&outcome.trace, ledger.pid);
+        assert_eq!(python::by_stack(&traced), ledger.by_stack(), "3.{}", python.minor);
+        // native and Python frames are in order: no evaluation is left over
+        for call in &traced {
+            let is_left = call.stack.iter().any(|frame| frame.starts_with(EVALUATION));
+            assert!(!is_left, "3.{}: {:#?}", python.minor, call.stack);
+        }
+        assert_native_frames_between(&traced);
+    }
+}
+
+/// The C function that calls a lambda is between the lambda and its caller, if the interpreter has the names of its
+/// functions.
+fn assert_native_frames_between(traced: &[python::Traced]) {
+    let is_caller = |frame: &str| frame.starts_with("native_between (");
+    for call in traced {
+        let Some(reduce) = call.stack.iter().position(|frame| frame.starts_with("functools_reduce")) else {
+            continue;
+        };
+        let lambda = call.stack.iter().position(|frame| frame.contains("<lambda> ("));
+        let caller = call.stack.iter().position(|frame| is_caller(frame));
+        assert!(lambda < Some(reduce) && Some(reduce) < caller, "{:#?}", call.stack);
+    }
+}
+
+/// The process runs before gpuprobe starts.
+#[bpf_test(tiers, alone)]
+fn live_bytes_of_a_running_process_have_their_lines(tier: &str) {
+    for python in python::on_tier(tier) {
+        let (mut program, pid) = python.waiting(&[], "many_lines.py", &["--wait"]);
+        let mut watching = Watching::start(&["--attach", tier, "-d", &pid.to_string()]);
+        program.go_on();
+        let ledger = PythonLedger::of(&program.json());
+        assert_live_lines(&mut watching, &ledger, |found| *found == ledger.by_own_lines());
+        program.go_on();
+        assert_eq!(program.end(), 0, "{}", program.stderr());
+    }
+}
+
+/// The whole host is watched. The interpreter of a process is known after its first call.
+#[bpf_test(alone)]
+fn live_bytes_have_their_lines_when_the_host_is_watched() {
+    let mut watching = Watching::start(&[]);
+    for python in python::all() {
+        let (mut program, pid) = python.waiting(&[], "many_lines.py", &["--warm", "--wait"]);
+        // it is known as soon as a report has its first call
+        let has_call = |report: &Value| python::reported(report, pid).values().any(|live| live.0 > 0);
+        watching.until("the first call", has_call);
+        program.go_on();
+        let ledger = PythonLedger::of(&program.json());
+        let expected = ledger.by_own_lines();
+        assert_live_lines(&mut watching, &ledger, |found| {
+            // without the first call
+            let count = found.values().map(|live| live.0).sum::<u64>();
+            count == ledger.sum().0 + 1 && expected.iter().all(|(stack, live)| found.get(stack) == Some(live))
+        });
+        program.go_on();
+        assert_eq!(program.end(), 0, "{}", program.stderr());
+    }
+}
+
+/// Waits until a report has the wanted lines.
+fn assert_live_lines(
+    watching: &mut Watching,
+    ledger: &PythonLedger,
+    is_wanted: impl Fn(&python::ByStack) -> bool,
+) {
+    let start = Instant::now();
+    let report = watching.until("the lines of the ledger", |report| {
+        let found = python::reported(report, ledger.pid);
+        // rather shows what differs than that it took too long
+        assert!(start.elapsed() < PATIENCE / 2 || found == ledger.by_own_lines(), "{found:#?}");
+        is_wanted(&found)
+    });
+    site_ledger::assert_complete(&report);
+    assert_labels(&report, ledger.pid);
+}
+
+/// Checks that each call site is named after the innermost line of the user's own code.
+fn assert_labels(report: &Value, pid: u32) {
+    for site in site_ledger::reported(report, pid).0 {
+        let lines = python::own_lines(&python::lines(&site.stack));
+        // the first call of a process may have no lines
+        let Some(Line { function, file, line }) = lines.first() else { continue };
+        let file = file.rsplit('/').next().unwrap();
+        let label = site.name.strip_prefix(&format!("{function} (")).and_then(|rest| rest.split(')').next());
+        let label = label.map(|place| place.strip_prefix("Python ").unwrap_or(place).to_owned());
+        assert_eq!(label, Some(format!("{file}:{line}")), "{}", site.name);
+    }
+}
+
+#[bpf_test(tiers, alone)]
+fn failing_calls_have_the_lines_that_made_them(tier: &str) {
+    let library = shown(python::runtime());
+    for python in python::on_tier(tier) {
+        let (mut program, pid) = python.waiting(&["STANDIN_FAIL=cudaMalloc:2:3"], "failing_calls.py", &[]);
+        let options = ["-p", &library, "-d", &pid.to_string(), "--attach", tier, "-e", "cudaMalloc"];
+        let trace = Tracing::start(&[&options[..], &["--json", "--stack", "--errors-only"]].concat());
+        program.go_on();
+        let ledger = PythonLedger::of(&program.json());
+        assert_eq!(program.end(), 0, "{}", program.stderr());
+        let recording = trace.end().recording();
+        recording.assert_whole();
+        let shown: Vec<Vec<Line>> =
+            recording.of(pid).map(|call| python::lines(call.stack.as_deref().unwrap_or_default())).collect();
+        let failed = ledger.allocations.iter().filter(|row| row.failed);
+        let expected: Vec<Vec<Line>> = failed.map(|row| row.stack.clone()).collect();
+        assert_eq!(expected.len(), 4, "every third of 14 calls");
+        assert_eq!(shown, expected, "3.{}", python.minor);
+    }
+}
+
+#[bpf_test(tiers(best), alone)]
+fn of_ten_thousand_frames_the_innermost_are_shown_and_the_cut_is_visible(tier: &str) {
+    for python in python::all() {
+        let outcome = python.run(tier, "deep_recursion.py", &[]).outcome();
+        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+        let ledger = PythonLedger::of(&outcome.printed());
+        let traced = python::traced(&outcome.trace, ledger.pid);
+        let [call] = &traced[..] else { panic!("{} allocations", traced.len()) };
+        assert_eq!(call.bytes, ledger.sum().1);
+        let lines = python::lines(&call.stack);
+        assert_eq!(lines, ledger.allocations[0].stack[..MOST_FRAMES], "3.{}", python.minor);
+        let outermost = call.stack.iter().rposition(|frame| frame.starts_with("recurse ("));
+        let next = outermost.and_then(|at| call.stack.get(at + 1));
+        assert!(next.is_some_and(|frame| frame == python::CUT), "{:#?}", call.stack);
+    }
+}
