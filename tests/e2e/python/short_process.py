@@ -1,7 +1,7 @@
 """Waits for a line, allocates from a function and exits at once: short_process.py LIBCUDART HOW
 
-HOW is `exit`, `fork` (a child allocates as well) or `exec` (this program is executed again, and allocates again). Each
-process prints its ledger, and each program.
+HOW is `exit`, `fork` (a child allocates as well, at once) or `exec` (this program is executed again, and only then
+allocates). Each process prints its ledger.
 """
 
 import os
@@ -20,6 +20,9 @@ def last_call(size):
 how = sys.argv[2]
 if how != "executed":
     leak_ledger.wait()
+if how == "exec":
+    arguments = [sys.executable, "-I", "-B", __file__, sys.argv[1], "executed"]
+    os.execv(sys.executable, arguments)
 for number in range(3):
     last_call(4096 + 256 * number)
 if how == "fork":
@@ -30,7 +33,4 @@ if how == "fork":
         leak_ledger.rows.clear()
         last_call(8192)
 leak_ledger.print_ledger()
-if how == "exec":
-    arguments = [sys.executable, "-I", "-B", __file__, sys.argv[1], "executed"]
-    os.execv(sys.executable, arguments)
 os._exit(0)

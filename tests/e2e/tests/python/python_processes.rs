@@ -63,7 +63,6 @@ fn forked_and_executed_interpreters_have_lines(tier: &str) {
                 pids.insert(ledger.pid);
                 python::merge(&mut expected, ledger.by_stack());
             }
-            // after an exec it is the same process
             assert_eq!(pids.len(), if how == "fork" { 2 } else { 1 }, "{printed:?}");
             let traced: Vec<_> = pids.iter().flat_map(|pid| python::traced(&outcome.trace, *pid)).collect();
             assert_eq!(python::by_stack(&traced), expected, "3.{}, {how}", python.minor);
