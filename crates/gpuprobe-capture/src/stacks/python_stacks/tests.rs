@@ -1,9 +1,9 @@
 //! The objects of Python are in the memory of this process, as 3.12 has them.
 
-use gpuprobe_discover::python::{FINGERPRINT_FACTOR, PythonOffsets, PythonVersion};
+use gpuprobe_discover::python::{PythonOffsets, PythonVersion};
 
 use super::*;
-use crate::wire::gp_python_frame;
+use crate::wire::{derived, gp_python_frame};
 
 fn interpreter(minor: u8) -> Interpreter {
     let version = PythonVersion { major: 3, minor, micro: None };
@@ -61,7 +61,8 @@ fn code(objects: &mut Objects, function: &str, file: &str) -> Code {
     let mut words = [0; 24];
     (words[1], words[8], words[14]) = (code, FIRST_LINE << 32, file);
     (words[15], words[16], words[17]) = (name, name, table);
-    let mixed = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(FINGERPRINT_FACTOR);
+    // as the BPF programs make it
+    let mixed = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(derived::SCRAMBLE);
     let fields = [file, name, table, FIRST_LINE, LINES.len() as u64, word(&LINES), 0, 0];
     Code { address: objects.put(&words), fingerprint: fields.iter().fold(0, mixed) | 1 }
 }
