@@ -40,7 +40,9 @@ use crate::stacks::resolver::FileResolver;
 use crate::tables::exited_rows::ExitedRows;
 use crate::tables::process_filter::ProcessFilter;
 use crate::tables::table_reader::TableReader;
-use crate::wire::{MapName, as_bytes};
+use crate::wire::MapName;
+
+mod interpreters;
 
 /// How long before it takes effect the end of observation is announced: all CPUs must see it by then.
 const STOP_AHEAD: Duration = Duration::from_millis(1);
@@ -175,26 +177,6 @@ impl Capture {
     pub fn observe(&mut self, tgid: Tgid) {
         self.ring.decoder.observe(tgid);
         self.write_pythons();
-    }
-
-    /// Writes where new interpreters keep their frames. Without that their frames are not walked.
-    fn write_pythons(&mut self) {
-        let changes = self.ring.decoder.take_python_changes();
-        self.unsupported_python.extend(changes.unsupported);
-        let Ok(map) = self.tables.map(MapName::Pythons) else { return };
-        for (tgid, python) in changes.interpreters {
-            let key = tgid.0.to_ne_bytes();
-            let written = match python {
-                Some(python) => map.update(&key, as_bytes(&python), MapFlags::ANY),
-                None => map.delete(&key).or(Ok(())),
-            };
-            self.refused_pythons += u64::from(written.is_err());
-        }
-    }
-
-    /// Processes whose Python frames cannot be read, and why; each is returned once.
-    pub fn take_unsupported_python(&mut self) -> Vec<(Tgid, String)> {
-        std::mem::take(&mut self.unsupported_python)
     }
 
     /// Watches a process, and what it forks from now on.

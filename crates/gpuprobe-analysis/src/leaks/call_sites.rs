@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_threads_of_autograd_run_no_python_and_are_named_after_what_they_compute() {
-        let frames = vec![
+        let frames = [
             frame("at::native::empty_cuda", "libtorch_cuda.so", 0),
             frame(
                 "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)",

@@ -66,6 +66,20 @@ static __always_inline __u64 mixed(__u64 sum, __u64 word)
 	return (sum ^ word) * GP_SCRAMBLE;
 }
 
+/* Reads the beginning of a line table. What cannot be read is zero. */
+static __always_inline void read_table(struct gp_line_table *table, __u64 address)
+{
+	/* after the reference count and the type */
+	const __u64 at = address + 16, words = sizeof(table->word);
+
+	if (!bpf_probe_read_user(table, sizeof(*table), (void *)at))
+		return;
+	/* a small one may end before a page that is not there */
+	__builtin_memset(table, 0, sizeof(*table));
+	bpf_probe_read_user(table, sizeof(*table) - words, (void *)at);
+	bpf_probe_read_user(table->word, table->size < words ? table->size : words, (void *)(address + 32));
+}
+
 /* The fingerprint of a code object; 0 if it cannot be read. */
 static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const struct gp_python *python, __u64 code)
 {
@@ -81,9 +95,7 @@ static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const s
 	sum = mixed(0, read_word(walk, python->file));
 	sum = mixed(sum, read_word(walk, python->name));
 	sum = mixed(mixed(sum, address), line);
-	/* after the reference count and the type */
-	if (bpf_probe_read_user(table, sizeof(*table), (void *)(address + 16)))
-		__builtin_memset(table, 0, sizeof(*table));
+	read_table(table, address);
 	sum = mixed(sum, table->size);
 	for (__u32 i = 0; i < GP_PYTHON_TABLE_WORDS; i++) {
 		/* without what follows the table */

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_code_object_costs_two_reads() {
+    fn a_known_code_object_costs_three_reads() {
         let mut image = Image::new(12);
         let address = image.code(&TestCode::default());
         let counted = Counted(&image, Cell::new(0));
@@ -103,8 +103,8 @@ mod tests {
         let second = cache.resolve(&counted, &image.offsets, address).unwrap();
         assert_eq!(
             (counted.1.take(), Rc::ptr_eq(&first, &second)),
-            (2, true),
-            "the header and its line table"
+            (3, true),
+            "the header, and the size and beginning of its line table"
         );
     }
 

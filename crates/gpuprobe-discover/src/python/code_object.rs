@@ -168,7 +168,7 @@ mod tests {
             for _ in 0..2000 {
                 let mut damaged = image.clone();
                 damaged.damage(|| random.next());
-                if let Ok((code, _)) = read(&damaged, address) {
+                if let Ok(code) = read(&damaged, address) {
                     assert!(
                         code.name.chars().count() <= NAME_LIMIT && code.file.chars().count() <= FILE_LIMIT
                     );

@@ -6,13 +6,13 @@
 //! be freed.
 
 use super::object::Structure;
-use super::offsets::{BYTES_SIZE, CodeOffsets};
+use super::offsets::{BYTES_HEADER, BYTES_SIZE, CodeOffsets};
 use crate::process::Memory;
 
 /// Each word is mixed in by a multiplication with this number.
 pub const FINGERPRINT_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 /// How many words at the beginning of the line table count.
-const TABLE_WORDS: usize = 3;
+pub const FINGERPRINT_TABLE_WORDS: usize = 3;
 
 /// The fingerprint of the code object that begins with these bytes. Never 0.
 pub(super) fn fingerprint(memory: &dyn Memory, code: &Structure, offsets: &CodeOffsets) -> u64 {
@@ -27,19 +27,15 @@ fn mixed(sum: u64, word: u64) -> u64 {
     (sum ^ word).wrapping_mul(FINGERPRINT_FACTOR)
 }
 
-/// The size of a line table and its first words, without what follows it.
-fn table_words(memory: &dyn Memory, table: u64) -> [u64; 1 + TABLE_WORDS] {
-    // the size, a hash that is computed when it is wanted, and the bytes
-    let read = table.checked_add(BYTES_SIZE).and_then(|at| memory.bytes(at, 16 + 8 * TABLE_WORDS));
-    let mut words = [0; 1 + TABLE_WORDS];
-    let Some(read) = read else { return words };
-    let (all, _) = read.as_chunks::<8>();
-    let size = all.first().map_or(0, |size| u64::from_le_bytes(*size));
+/// The size of a line table and its first words, filled up with zeros.
+fn table_words(memory: &dyn Memory, table: u64) -> [u64; 1 + FINGERPRINT_TABLE_WORDS] {
+    let mut words = [0; 1 + FINGERPRINT_TABLE_WORDS];
+    let Some(size) = table.checked_add(BYTES_SIZE).and_then(|at| memory.word(at)) else { return words };
     words[0] = size;
-    let beginnings = (0_u64..).step_by(8);
-    for ((word, bytes), beginning) in words[1..].iter_mut().zip(all.iter().skip(2)).zip(beginnings) {
-        let bits = 8 * size.saturating_sub(beginning).min(8);
-        *word = u64::from_le_bytes(*bytes) & u64::MAX.checked_shr(64 - bits as u32).unwrap_or(0);
+    let length = size.min(8 * FINGERPRINT_TABLE_WORDS as u64) as usize;
+    let bytes = table.checked_add(BYTES_HEADER).and_then(|at| memory.bytes(at, length)).unwrap_or_default();
+    for (at, byte) in bytes.into_iter().enumerate() {
+        words[1 + at / 8] |= u64::from(byte) << (8 * (at % 8));
     }
     words
 }
