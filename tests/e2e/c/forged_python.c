@@ -6,7 +6,7 @@
  *
  * Its thread state has three frames of one code object: forged_function in forged.py. FORM says what is wrong
  * with it; see `forms`. In each round it allocates with the libcuda of the command line, with another size.
- * It prints {"pid","allocations","bytes"}.
+ * It prints {"pid","allocations","bytes"} and waits for a line.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -304,5 +304,6 @@ int main(int argc, char **argv)
 	}
 	printf("{\"pid\":%d,\"allocations\":%lu,\"bytes\":%lu}\n", (int)getpid(), rounds, bytes);
 	fflush(stdout);
+	(void)getchar();
 	_exit(0);
 }

@@ -25,6 +25,6 @@ def epoch(trainer):
 
 
 leak_ledger.wait()
-failed = epoch(Trainer())
-failed += sum(Trainer().step(number) for number in range(7, 14))
-leak_ledger.print_ledger(failed=failed)
+epoch(Trainer())
+sum(Trainer().step(number) for number in range(7, 14))
+leak_ledger.print_ledger()

@@ -5,6 +5,7 @@ It waits for a line before its first call.
 
 import os
 import sys
+import time
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [FOLDER, os.path.join(FOLDER, "site-packages")]
@@ -44,3 +45,5 @@ FUNCTIONS = [
 leak_ledger.wait()
 for function in FUNCTIONS * 3:
     function()
+# names are read while the process exists
+time.sleep(3)

@@ -1,7 +1,7 @@
-"""Leaks from every kind of Python function, several times each: many_lines.py LIBCUDART [--wait] [--warm]
+"""Leaks from every kind of Python function, several times each: many_lines.py LIBCUDART [--warm]
 
-With --wait it waits for a line before its first call, and for another one before it exits. With --warm it makes one call
-before it waits.
+It waits for a line before its first call, and for another one before it exits. With --warm it makes one call before it
+waits.
 """
 
 import asyncio
@@ -97,10 +97,14 @@ def in_threads():
         thread.join()
 
 
+IMPORTED = []
+
+
 def imports():
     sys.modules.pop("imported_module", None)
     import imported_module
 
+    IMPORTED.append(imported_module)
     imported_module.allocate()
     imported_module.call(lambda: leak(UNIT * 21))
 
@@ -138,7 +142,6 @@ def coroutines():
 
 
 COMPARE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 def native_between():
@@ -149,8 +152,6 @@ def native_between():
     pair = (ctypes.c_int * 2)(2, 1)
     compare = COMPARE(lambda a, b: leak(UNIT * 33))
     ctypes.CDLL(None).qsort(pair, ctypes.c_size_t(2), ctypes.c_size_t(4), compare)
-    # inside another CUDA call
-    leak_ledger.cudart.cudaLaunchHostFunc(None, HOST_FUNCTION(lambda _: leak(UNIT * 34)), None)
 
 
 class Größe:
@@ -163,11 +164,17 @@ def names():
     Größe().messen_名前()
 
 
+# code that is freed after its calls may have no lines, so it is kept
+COMPILED = [
+    compile("def compiled():\n\n\n    leak(%d)\n\ncompiled()\n" % (UNIT * 36), "<string>", "exec"),
+    compile("leak(%d)" % (UNIT * 37), "<string>", "eval"),
+    compile("\n" * 70_000 + "leak(%d)" % (UNIT * 38), "generated.py", "exec"),
+]
+
+
 def without_file():
-    text = "def compiled():\n\n\n    leak(%d)\n\ncompiled()\n" % (UNIT * 36)
-    exec(compile(text, "<string>", "exec"), {"leak": leak})
-    eval("leak(%d)" % (UNIT * 37))
-    exec(compile("\n" * 70_000 + "leak(%d)" % (UNIT * 38), "generated.py", "exec"), {"leak": leak})
+    for code in COMPILED:
+        eval(code, {"leak": leak})
 
 
 @contextlib.contextmanager
@@ -230,9 +237,6 @@ def main():
 if "--warm" in sys.argv:
     leak(UNIT)
     leak_ledger.rows.clear()
-if "--wait" in sys.argv:
-    leak_ledger.wait()
+leak_ledger.wait()
 main()
 leak_ledger.print_ledger()
-if "--wait" in sys.argv:
-    sys.stdin.readline()

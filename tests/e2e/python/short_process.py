@@ -1,7 +1,7 @@
 """Waits for a line, allocates from a function and exits at once: short_process.py LIBCUDART HOW
 
 HOW is `exit`, `fork` (a child allocates as well, at once) or `exec` (this program is executed again, and only then
-allocates). Each process prints its ledger.
+allocates). Each process prints its ledger; only with `exit` it does not wait for a line then.
 """
 
 import os
@@ -32,5 +32,8 @@ if how == "fork":
     else:
         leak_ledger.rows.clear()
         last_call(8192)
+if how == "exit":
+    sys.stdin.close()
+    sys.stdin = open(os.devnull)
 leak_ledger.print_ledger()
 os._exit(0)

@@ -10,7 +10,7 @@ use gpuprobe_event::Frame;
 use gpuprobe_standin::{Cuda, Library};
 use serde_json::Value;
 
-use crate::process::{Run, Talk, shown};
+use crate::process::{PATIENCE, Run, Talk, shown, until};
 use crate::recording::{Recording, number, pid_of};
 use crate::{fixtures, needs, site_ledger, tiers};
 
@@ -24,7 +24,7 @@ const PACKAGES: &str = "/site-packages/";
 pub const CUT: &str = "... (Python)";
 pub const UNKNOWN: &str = "unknown (Python)";
 /// The functions that the scripts call, for tiers on which every function is expensive.
-pub const FUNCTIONS: [&str; 3] = ["cudaMalloc", "cuMemAlloc_v2", "cudaLaunchHostFunc"];
+pub const FUNCTIONS: [&str; 2] = ["cudaMalloc", "cuMemAlloc_v2"];
 
 /// An interpreter of this host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +99,12 @@ pub fn arguments(script: &str, runtime: &Path, args: &[&str]) -> Vec<String> {
 }
 
 impl Python {
+    /// Records a script that prints one ledger.
+    pub fn recorded(&self, tier: &str, script: &str, args: &[&str]) -> (PythonLedger, Recording) {
+        let (printed, trace) = recorded(&self.run(tier, script, args), 1);
+        (PythonLedger::of(&printed[0]), trace)
+    }
+
     /// `gpuprobe run` of a script.
     pub fn run(&self, tier: &str, script: &str, args: &[&str]) -> Run {
         println!("{}, {script} {args:?}, {tier}", self.path.display());
@@ -118,6 +124,32 @@ impl Python {
         assert_eq!(ready["ready"], true, "{ready}");
         (talk, pid_of(&ready))
     }
+}
+
+/// Runs a program that prints so many ledgers, and waits for a line after each. It may go on when the trace has all
+/// calls of the ledger: the names of Python functions can be read only while the process exists.
+pub fn recorded(run: &Run, ledgers: usize) -> (Vec<Value>, Recording) {
+    let folder = fixtures::folder();
+    let trace = folder.path().join("trace.jsonl");
+    let mut talk = Talk::start(&mut run.command(&trace));
+    let (mut printed, mut calls) = (Vec::new(), 0);
+    while printed.len() < ledgers {
+        let line = talk.json();
+        if line["ready"] != true {
+            let rows = line["rows"].as_array().map(|rows| rows.len() as u64);
+            calls += rows.unwrap_or_else(|| number(&line["allocations"]));
+            until(PATIENCE, "the trace has all calls", || {
+                let text = std::fs::read_to_string(&trace).unwrap_or_default();
+                // each allocation of the runtime is one of the driver
+                let written = text.matches("\"cuMemAlloc_v2\"").count() as u64;
+                (written >= calls || talk.has_exited()).then_some(())
+            });
+            printed.push(line);
+        }
+        talk.go_on();
+    }
+    assert_eq!(talk.end(), 0, "{}", talk.stderr());
+    (printed, Recording::read(&trace))
 }
 
 /// The line of a Python frame.
@@ -207,11 +239,6 @@ impl PythonLedger {
     pub fn sum(&self) -> Amount {
         (self.allocations.len() as u64, self.allocations.iter().map(|row| row.bytes).sum())
     }
-}
-
-/// Adds all sums of another table.
-pub fn merge(sums: &mut ByStack, more: ByStack) {
-    more.into_iter().for_each(|(stack, amount)| add(sums, stack, amount));
 }
 
 fn add(sums: &mut ByStack, stack: Vec<Line>, (count, bytes): Amount) {

@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::process::shown;
 use gpuprobe_e2e::python::{self, Line, Traced};
@@ -90,15 +90,15 @@ fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown))
     println!("{form}, {tier}");
     let driver = shown(fixtures::standins(Cuda::Cuda12).library(Library::Driver));
     let run = Run::new(program).options(&tiers::options(tier, &["cuMemAlloc_v2"]));
-    let outcome = run.args(&[&driver, form, &ROUNDS.to_string()]).outcome();
-    assert_eq!(outcome.finished.status, 0, "{form}: {}", outcome.finished.stderr);
-    assert!(outcome.finished.took < BOUND, "{form}: {:?}", outcome.finished.took);
-    let ledger = outcome.printed();
-    let traced = python::traced(&outcome.trace, pid_of(&ledger));
+    let start = Instant::now();
+    let (printed, trace) = python::recorded(&run.args(&[&driver, form, &ROUNDS.to_string()]), 1);
+    assert!(start.elapsed() < BOUND, "{form}: {:?}", start.elapsed());
+    let ledger = &printed[0];
+    let traced = python::traced(&trace, pid_of(ledger));
     let sum: u64 = traced.iter().map(|call| call.bytes).sum();
     assert_eq!((traced.len() as u64, sum), (number(&ledger["allocations"]), number(&ledger["bytes"])), "{form}");
     assert_eq!(traced.len() as u64, ROUNDS);
-    outcome.trace.assert_ended();
+    trace.assert_ended();
     traced.iter().for_each(|call| assert_shown(form, wanted, call));
 }
 

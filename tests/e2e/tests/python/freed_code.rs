@@ -3,22 +3,20 @@
 use std::collections::BTreeMap;
 
 use gpuprobe_e2e::bpf_test;
-use gpuprobe_e2e::python::{self, PythonLedger};
+use gpuprobe_e2e::python;
 
 const ROUNDS: usize = 1500;
 
 #[bpf_test(tiers(best), alone)]
 fn no_line_of_freed_code_is_wrong(tier: &str) {
     for python in python::all() {
-        let outcome = python.run(tier, "freed_code.py", &[&ROUNDS.to_string()]).outcome();
-        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
-        outcome.trace.assert_ended();
-        let ledger = PythonLedger::of(&outcome.printed());
+        let (ledger, trace) = python.recorded(tier, "freed_code.py", &[&ROUNDS.to_string()]);
+        trace.assert_ended();
         // each allocation has a size of its own
         let expected: BTreeMap<u64, _> =
             ledger.allocations.iter().map(|row| (row.bytes, row.stack.clone())).collect();
         assert_eq!(expected.len(), ROUNDS);
-        let traced = python::traced(&outcome.trace, ledger.pid);
+        let traced = python::traced(&trace, ledger.pid);
         assert_eq!(traced.len(), ROUNDS);
         let (mut right, mut stays) = (0, 0);
         for call in &traced {

@@ -16,11 +16,9 @@ const MOST_FRAMES: usize = 64;
 #[bpf_test(tiers, alone)]
 fn the_bytes_of_each_line_are_those_of_the_program(tier: &str) {
     for python in python::on_tier(tier) {
-        let outcome = python.run(tier, "many_lines.py", &[]).outcome();
-        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
-        outcome.trace.assert_whole();
-        let ledger = PythonLedger::of(&outcome.printed());
-        let traced = python::traced(&outcome.trace, ledger.pid);
+        let (ledger, trace) = python.recorded(tier, "many_lines.py", &[]);
+        trace.assert_whole();
+        let traced = python::traced(&trace, ledger.pid);
         assert_eq!(python::by_stack(&traced), ledger.by_stack(), "3.{}", python.minor);
         // native and Python frames are in order: no evaluation is left over
         for call in &traced {
@@ -49,7 +47,7 @@ fn assert_native_frames_between(traced: &[python::Traced]) {
 #[bpf_test(tiers, alone)]
 fn live_bytes_of_a_running_process_have_their_lines(tier: &str) {
     for python in python::on_tier(tier) {
-        let (mut program, pid) = python.waiting(&[], "many_lines.py", &["--wait"]);
+        let (mut program, pid) = python.waiting(&[], "many_lines.py", &[]);
         let mut watching = Watching::start(&["--attach", tier, "-d", &pid.to_string()]);
         program.go_on();
         let ledger = PythonLedger::of(&program.json());
@@ -64,7 +62,7 @@ fn live_bytes_of_a_running_process_have_their_lines(tier: &str) {
 fn live_bytes_have_their_lines_when_the_host_is_watched() {
     let mut watching = Watching::start(&[]);
     for python in python::all() {
-        let (mut program, pid) = python.waiting(&[], "many_lines.py", &["--warm", "--wait"]);
+        let (mut program, pid) = python.waiting(&[], "many_lines.py", &["--warm"]);
         // it is known as soon as a report has its first call
         let has_call = |report: &Value| python::reported(report, pid).values().any(|live| live.0 > 0);
         watching.until("the first call", has_call);
@@ -120,13 +118,15 @@ fn failing_calls_have_the_lines_that_made_them(tier: &str) {
         let trace = Tracing::start(&[&options[..], &["--json", "--stack", "--errors-only"]].concat());
         program.go_on();
         let ledger = PythonLedger::of(&program.json());
+        let failed: Vec<_> = ledger.allocations.iter().filter(|row| row.failed).collect();
+        trace.until("the failures", |printed| (printed.matches("cudaMalloc").count() >= failed.len()).then_some(()));
+        program.go_on();
         assert_eq!(program.end(), 0, "{}", program.stderr());
         let recording = trace.end().recording();
         recording.assert_whole();
         let shown: Vec<Vec<Line>> =
             recording.of(pid).map(|call| python::lines(call.stack.as_deref().unwrap_or_default())).collect();
-        let failed = ledger.allocations.iter().filter(|row| row.failed);
-        let expected: Vec<Vec<Line>> = failed.map(|row| row.stack.clone()).collect();
+        let expected: Vec<Vec<Line>> = failed.iter().map(|row| row.stack.clone()).collect();
         assert_eq!(expected.len(), 4, "every third of 14 calls");
         assert_eq!(shown, expected, "3.{}", python.minor);
     }
@@ -135,10 +135,8 @@ fn failing_calls_have_the_lines_that_made_them(tier: &str) {
 #[bpf_test(tiers(best), alone)]
 fn of_ten_thousand_frames_the_innermost_are_shown_and_the_cut_is_visible(tier: &str) {
     for python in python::all() {
-        let outcome = python.run(tier, "deep_recursion.py", &[]).outcome();
-        assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
-        let ledger = PythonLedger::of(&outcome.printed());
-        let traced = python::traced(&outcome.trace, ledger.pid);
+        let (ledger, trace) = python.recorded(tier, "deep_recursion.py", &[]);
+        let traced = python::traced(&trace, ledger.pid);
         let [call] = &traced[..] else { panic!("{} allocations", traced.len()) };
         assert_eq!(call.bytes, ledger.sum().1);
         let lines = python::lines(&call.stack);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown, until};
-use gpuprobe_e2e::python::{self, ByStack, PythonLedger};
+use gpuprobe_e2e::python::{self, PythonLedger};
 use gpuprobe_e2e::{Recording, Talk, bpf_test, fixtures};
 use gpuprobe_event::LossCause;
 use nix::sys::signal::Signal;
@@ -54,18 +54,15 @@ fn a_process_that_exits_before_its_names_are_read_is_counted() {
 fn forked_and_executed_interpreters_have_lines(tier: &str) {
     for python in python::all() {
         for how in ["fork", "exec"] {
-            let outcome = python.run(tier, "short_process.py", &[how]).outcome();
-            assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
-            let printed = outcome.finished.json();
-            let ledgers = printed.iter().filter(|line| line["rows"].is_array()).map(PythonLedger::of);
-            let (mut pids, mut expected) = (BTreeSet::new(), ByStack::new());
-            for ledger in ledgers {
-                pids.insert(ledger.pid);
-                python::merge(&mut expected, ledger.by_stack());
+            let processes = if how == "fork" { 2 } else { 1 };
+            let (printed, trace) = python::recorded(&python.run(tier, "short_process.py", &[how]), processes);
+            let ledgers: Vec<_> = printed.iter().map(PythonLedger::of).collect();
+            let pids: BTreeSet<u32> = ledgers.iter().map(|ledger| ledger.pid).collect();
+            assert_eq!(pids.len(), processes);
+            for ledger in &ledgers {
+                let traced = python::traced(&trace, ledger.pid);
+                assert_eq!(python::by_stack(&traced), ledger.by_stack(), "3.{}, {how}", python.minor);
             }
-            assert_eq!(pids.len(), if how == "fork" { 2 } else { 1 }, "{printed:?}");
-            let traced: Vec<_> = pids.iter().flat_map(|pid| python::traced(&outcome.trace, *pid)).collect();
-            assert_eq!(python::by_stack(&traced), expected, "3.{}, {how}", python.minor);
         }
     }
 }
