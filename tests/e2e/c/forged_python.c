@@ -254,6 +254,7 @@ static void *change(void *unused)
 		c_frame[0] = i % 13 ? (uint64_t)&frames[i % 3] : i;
 		__asm__ volatile("" ::: "memory");
 	}
+	return NULL;
 }
 
 static int set_form(const char *form)

@@ -1,11 +1,13 @@
-"""Code objects that are freed after each call, so that others are at their addresses: freed_code.py LIBCUDART ROUNDS
+"""Code objects that are freed after each call: freed_code.py LIBCUDART ROUNDS MILLISECONDS
 
-The line of each call is another one, and the file too: its name is made of the same characters. Every tenth call comes
-from a function that stays.
+The next one is often at the same address. Each is a cell of a notebook: it has another file than the one before, with a
+name of the same length, and another line. It exists for some milliseconds after its call. Every tenth call comes from a
+function that stays.
 """
 
 import os
 import sys
+import time
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [FOLDER, os.path.join(FOLDER, "site-packages")]
@@ -17,14 +19,19 @@ def stays(size):
     leak(size)
 
 
-def compiled(number):
-    text = "\n" * (number % 97) + "leak(size)\n"
-    exec(compile(text, "<cell %05d>" % number, "exec"), {"leak": leak, "size": 256 * (number + 1)})
+def cell(number):
+    text = "\n" * (number % 7) + "leak(size); rest()\n"
+    names = {"leak": leak, "size": 256 * (number + 1), "rest": rest}
+    exec(compile(text, "<cell %05d>" % number, "exec"), names)
+
+
+def rest():
+    time.sleep(int(sys.argv[3]) / 1000)
 
 
 for number in range(int(sys.argv[2])):
     if number % 10:
-        compiled(number)
+        cell(number)
     else:
         stays(256 * (number + 1))
 leak_ledger.print_ledger()
