@@ -1,7 +1,6 @@
-"""Leaks from every kind of Python function, several times each: many_lines.py LIBCUDART [--warm]
+"""Leaks from every kind of Python function, several times each: many_lines.py LIBCUDART
 
-It waits for a line before its first call, and for another one before it exits. With --warm it makes one call before it
-waits.
+It waits for a line before its first call, and for another one before it exits.
 """
 
 import asyncio
@@ -234,9 +233,6 @@ def main():
             case()
 
 
-if "--warm" in sys.argv:
-    leak(UNIT)
-    leak_ledger.rows.clear()
 leak_ledger.wait()
 main()
 leak_ledger.print_ledger()

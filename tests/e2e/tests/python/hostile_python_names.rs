@@ -40,5 +40,6 @@ fn traced_stacks_of_python_functions_are_harmless() {
     assert_eq!(traced.status, 0, "{}", traced.stderr);
     assert_eq!(traced.stdout.matches("cudaMalloc(").count(), CALLS, "{}", traced.stdout);
     assert!(traced.stdout.contains(NAME), "{}", traced.stdout);
-    terminal::assert_harmless(&traced.stdout);
+    // stacks are not shortened
+    terminal::assert_no_control(&traced.stdout);
 }

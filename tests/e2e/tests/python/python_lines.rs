@@ -5,7 +5,7 @@ use std::time::Instant;
 use gpuprobe_e2e::process::{PATIENCE, shown};
 use gpuprobe_e2e::python::{self, Line, PythonLedger};
 use gpuprobe_e2e::site_ledger::{self, Watching};
-use gpuprobe_e2e::{Tracing, bpf_test};
+use gpuprobe_e2e::{Talk, Tracing, bpf_test};
 use serde_json::Value;
 
 /// What the interpreter's evaluation function is replaced by.
@@ -47,61 +47,43 @@ fn assert_native_frames_between(traced: &[python::Traced]) {
 #[bpf_test(tiers, alone)]
 fn live_bytes_of_a_running_process_have_their_lines(tier: &str) {
     for python in python::on_tier(tier) {
-        let (mut program, pid) = python.waiting(&[], "many_lines.py", &[]);
-        let mut watching = Watching::start(&["--attach", tier, "-d", &pid.to_string()]);
-        program.go_on();
-        let ledger = PythonLedger::of(&program.json());
-        assert_live_lines(&mut watching, &ledger, |found| *found == ledger.by_own_lines());
-        program.go_on();
-        assert_eq!(program.end(), 0, "{}", program.stderr());
+        let (program, pid) = python.waiting(&[], "many_lines.py", &[]);
+        assert_live_lines(program, &["--attach", tier, "-d", &pid.to_string()]);
     }
 }
 
-/// The whole host is watched. The interpreter of a process is known after its first call.
 #[bpf_test(alone)]
 fn live_bytes_have_their_lines_when_the_host_is_watched() {
-    let mut watching = Watching::start(&[]);
     for python in python::all() {
-        let (mut program, pid) = python.waiting(&[], "many_lines.py", &["--warm"]);
-        // it is known as soon as a report has its first call
-        let has_call = |report: &Value| python::reported(report, pid).values().any(|live| live.0 > 0);
-        watching.until("the first call", has_call);
-        program.go_on();
-        let ledger = PythonLedger::of(&program.json());
-        let expected = ledger.by_own_lines();
-        assert_live_lines(&mut watching, &ledger, |found| {
-            // without the first call
-            let count = found.values().map(|live| live.0).sum::<u64>();
-            count == ledger.sum().0 + 1 && expected.iter().all(|(stack, live)| found.get(stack) == Some(live))
-        });
-        program.go_on();
-        assert_eq!(program.end(), 0, "{}", program.stderr());
+        assert_live_lines(python.waiting(&[], "many_lines.py", &[]).0, &[]);
     }
 }
 
-/// Waits until a report has the wanted lines.
-fn assert_live_lines(
-    watching: &mut Watching,
-    ledger: &PythonLedger,
-    is_wanted: impl Fn(&python::ByStack) -> bool,
-) {
-    let start = Instant::now();
+/// Watches a program that waits, with these options, until a report has the lines of its ledger.
+fn assert_live_lines(mut program: Talk, options: &[&str]) {
+    let mut watching = Watching::start(options);
+    program.go_on();
+    let ledger = PythonLedger::of(&program.json());
+    let (start, expected) = (Instant::now(), ledger.by_own_lines());
     let report = watching.until("the lines of the ledger", |report| {
         let found = python::reported(report, ledger.pid);
         // rather shows what differs than that it took too long
-        assert!(start.elapsed() < PATIENCE / 2 || found == ledger.by_own_lines(), "{found:#?}");
-        is_wanted(&found)
+        if start.elapsed() > PATIENCE / 2 {
+            assert_eq!(found, expected);
+        }
+        found == expected
     });
     site_ledger::assert_complete(&report);
     assert_labels(&report, ledger.pid);
+    program.go_on();
+    assert_eq!(program.end(), 0, "{}", program.stderr());
 }
 
 /// Checks that each call site is named after the innermost line of the user's own code.
 fn assert_labels(report: &Value, pid: u32) {
     for site in site_ledger::reported(report, pid).0 {
         let lines = python::own_lines(&python::lines(&site.stack));
-        // the first call of a process may have no lines
-        let Some(Line { function, file, line }) = lines.first() else { continue };
+        let Some(Line { function, file, line }) = lines.first() else { panic!("no lines: {site:?}") };
         let file = file.rsplit('/').next().unwrap();
         let label = site.name.strip_prefix(&format!("{function} (")).and_then(|rest| rest.split(')').next());
         let label = label.map(|place| place.strip_prefix("Python ").unwrap_or(place).to_owned());
