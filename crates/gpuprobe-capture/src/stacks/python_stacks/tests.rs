@@ -47,6 +47,8 @@ fn word(bytes: &[u8]) -> u64 {
 /// Two instructions of the first line and one of the next.
 const LINES: [u8; 6] = [0xd1, 0, 0, 0xd8, 0, 0];
 const FIRST_LINE: u64 = 7;
+/// The number of the code object.
+const VERSION: u64 = 55;
 
 /// A code object with its fingerprint.
 struct Code {
@@ -60,10 +62,10 @@ fn code(objects: &mut Objects, function: &str, file: &str) -> Code {
     let table = objects.put(&[1, bytes, LINES.len() as u64, 0, word(&LINES)]);
     let mut words = [0; 24];
     (words[1], words[8], words[14]) = (code, FIRST_LINE << 32, file);
-    (words[15], words[16], words[17]) = (name, name, table);
+    (words[11], words[15], words[16], words[17]) = (VERSION << 32, name, name, table);
     // as the BPF programs make it
     let mixed = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(derived::SCRAMBLE);
-    let fields = [file, name, table, FIRST_LINE, LINES.len() as u64, word(&LINES), 0, 0];
+    let fields = [file, name, table, FIRST_LINE, LINES.len() as u64, word(&LINES), 0, 0, VERSION];
     Code { address: objects.put(&words), fingerprint: fields.iter().fold(0, mixed) | 1 }
 }
 
@@ -122,6 +124,8 @@ fn the_offsets_for_bpf_are_those_of_the_version() {
         let in_code = [found.first_line, found.file, found.name, found.line_table]
             .map(|at| u32::from(found.code_begin) + u32::from(at));
         assert_eq!(in_code, [code.first_line, code.file, code.name, code.line_table], "3.{minor}");
+        let version = (found.version != NO_OFFSET).then(|| u32::from(found.code_begin) + u32::from(found.version));
+        assert_eq!((version, code.version.is_some()), (code.version, minor >= 12));
         // words are read only where they are aligned
         let words = [found.previous, found.code, found.instruction, found.file, found.name, found.line_table];
         assert!(words.iter().all(|at| at % 8 == 0 && usize::from(*at) + 8 <= number::PYTHON_FRAME_BYTES));
