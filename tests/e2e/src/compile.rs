@@ -6,6 +6,11 @@ use std::process::Command;
 
 use crate::process::finish;
 
+/// The path of a source in the folder `c`.
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name)
+}
+
 /// Compiles a libcuda and a program that uses it. Returns the path of the program.
 pub fn with_driver(folder: &Path, library: &str, program: &str) -> PathBuf {
     with_libraries(folder, &[("libcuda.so.1", library)], program)

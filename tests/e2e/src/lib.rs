@@ -18,9 +18,11 @@ pub mod metrics;
 pub mod needs;
 pub mod notes;
 pub mod process;
+pub mod python;
 pub mod recording;
 pub mod site_ledger;
 pub mod stalled_fs;
+pub mod terminal;
 pub mod tiers;
 pub mod tracing;
 

@@ -209,6 +209,18 @@ impl Watching {
         Self(talk)
     }
 
+    /// Waits for a report that `is_wanted`.
+    pub fn until(&mut self, what: &str, mut is_wanted: impl FnMut(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let report = self.0.json();
+            if is_wanted(&report) {
+                return report;
+            }
+            assert!(start.elapsed() < PATIENCE, "no report with {what}: {report}");
+        }
+    }
+
     /// Waits until a report equals the ledger for every call site. The program must be paused.
     pub fn assert_equal(&mut self, ledger: &SiteLedger) -> Value {
         let start = Instant::now();

@@ -8,17 +8,12 @@ use std::process::Command;
 use gpuprobe_standin::Cuda;
 use nix::mount::{MntFlags, umount2};
 
-use crate::fixtures;
 use crate::process::Talk;
-
-/// The C sources of these tests.
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name)
-}
+use crate::{compile, fixtures};
 
 pub fn compile(name: &str, program: &Path) {
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(program).arg(source(name)).arg("-ldl");
+    cc.args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(program).arg(compile::source(name)).arg("-ldl");
     let status = cc.status().unwrap_or_else(|e| panic!("cc: {e}"));
     assert!(status.success(), "{name}: {status}");
 }

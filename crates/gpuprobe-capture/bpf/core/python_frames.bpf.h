@@ -80,21 +80,43 @@ static __always_inline void read_table(struct gp_line_table *table, __u64 addres
 	bpf_probe_read_user(table->word, table->size < words ? table->size : words, (void *)(address + 32));
 }
 
+/* The number of four bytes at an offset of what was read last. */
+static __always_inline __u32 read_number(const struct gp_python_walk *walk, __u8 offset)
+{
+	__u64 word = read_word(walk, offset);
+
+	return offset & 4 ? word >> 32 : word;
+}
+
+/* Mixes in the name of a file, if it is in ASCII. */
+static __always_inline __u64 mixed_file(__u64 sum, struct gp_file_name *file, __u64 address)
+{
+	const __u64 words = sizeof(file->word);
+
+	__builtin_memset(file, 0, sizeof(*file));
+	/* after the reference count and the type */
+	bpf_probe_read_user(file, sizeof(*file) - words, (void *)(address + 16));
+	if (file->state & GP_PYTHON_ASCII)
+		bpf_probe_read_user(file->word, file->length < words ? file->length : words,
+				    (void *)(address + 48));
+	sum = mixed(sum, file->length);
+	for (__u32 i = 0; i < GP_PYTHON_FILE_WORDS; i++)
+		sum = mixed(sum, file->word[i]);
+	return sum;
+}
+
 /* The fingerprint of a code object; 0 if it cannot be read. */
 static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const struct gp_python *python, __u64 code)
 {
 	struct gp_line_table *table = &walk->table;
-	__u64 sum, address, line;
+	__u64 sum, address, file;
 
 	if (bpf_probe_read_user(walk->bytes, sizeof(walk->bytes), (void *)(code + python->code_begin)))
 		return 0;
 	address = read_word(walk, python->line_table);
-	/* a number of four bytes, in either half of its word */
-	line = read_word(walk, python->first_line);
-	line = python->first_line & 4 ? line >> 32 : (__u32)line;
-	sum = mixed(0, read_word(walk, python->file));
-	sum = mixed(sum, read_word(walk, python->name));
-	sum = mixed(mixed(sum, address), line);
+	file = read_word(walk, python->file);
+	sum = mixed(mixed(0, file), read_word(walk, python->name));
+	sum = mixed(mixed(sum, address), read_number(walk, python->first_line));
 	read_table(table, address);
 	sum = mixed(sum, table->size);
 	for (__u32 i = 0; i < GP_PYTHON_TABLE_WORDS; i++) {
@@ -105,6 +127,10 @@ static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const s
 			table->word[i] &= ~0ULL >> (64 - 8 * (table->size & 7));
 		sum = mixed(sum, table->word[i]);
 	}
+	if (python->version != GP_NO_OFFSET)
+		sum = mixed(sum, read_number(walk, python->version));
+	else
+		sum = mixed_file(sum, &walk->file, file);
 	return sum | 1;
 }
 

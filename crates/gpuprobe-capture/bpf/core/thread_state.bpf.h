@@ -39,15 +39,28 @@ struct gp_line_table {
 	__u64 word[GP_PYTHON_TABLE_WORDS];
 };
 
+/* The beginning of the name of a file in Python up to 3.11: of a str object without its reference count and type. */
+struct gp_file_name {
+	__u64 length;
+	__u64 hash;
+	/* GP_PYTHON_ASCII is a bit of it */
+	__u64 state;
+	/* what follows its header */
+	__u64 word[GP_PYTHON_FILE_WORDS];
+};
+
+#define GP_PYTHON_ASCII (1 << 6)
+
 /* Python frames of the thread, as of the last walk. */
 struct gp_python_walk {
 	__u32 count;
 	/* gp_python_end */
 	__u32 end;
 	__u64 hash;
-	/* the frame or the code object that was read last, and its line table */
+	/* the frame or the code object that was read last, its line table and its file */
 	__u8 bytes[GP_PYTHON_FRAME_BYTES];
 	struct gp_line_table table;
+	struct gp_file_name file;
 	struct gp_python_frame frame[GP_PYTHON_FRAMES];
 };
 

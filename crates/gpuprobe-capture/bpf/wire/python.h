@@ -11,8 +11,9 @@ enum gp_python_length {
 	GP_PYTHON_FRAMES = 64,
 	/* how much of a frame and of a code object is read, a power of 2: everything that gp_python names is there */
 	GP_PYTHON_FRAME_BYTES = 128,
-	/* how many words at the beginning of a line table are part of the fingerprint */
+	/* how many words at the beginning of a line table, and of the name of a file, are part of the fingerprint */
 	GP_PYTHON_TABLE_WORDS = 3,
+	GP_PYTHON_FILE_WORDS = 6,
 	/* the most frames that are read: some have no Python code */
 	GP_PYTHON_STEPS = 128,
 };
@@ -49,7 +50,9 @@ struct gp_python {
 	__u8 file;
 	__u8 name;
 	__u8 line_table;
-	__u16 reserved;
+	/* a number that only one code object has; GP_NO_OFFSET up to 3.11 */
+	__u8 version;
+	__u8 reserved;
 };
 
 /* One frame: its code object, with bit 0 set if a call of the evaluation function began with it. */

@@ -209,6 +209,7 @@ fn offsets_for_bpf(interpreter: &Interpreter) -> Option<gp_python> {
         file: in_code(code.file)?,
         name: in_code(code.name)?,
         line_table: in_code(code.line_table)?,
+        version: code.version.map_or(Some(NO_OFFSET), in_code)?,
         reserved: 0,
     })
 }
@@ -238,3 +239,6 @@ impl WaitingPython {
 pub(crate) fn python_record(bytes: &[u8]) -> gp_python_record {
     from_bytes(bytes)
 }
+
+#[cfg(test)]
+mod tests;

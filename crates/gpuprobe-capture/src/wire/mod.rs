@@ -209,6 +209,7 @@ pub(crate) mod tests {
         // user space makes the fingerprints of code objects in the same way
         assert_eq!(derived::SCRAMBLE, gpuprobe_discover::python::FINGERPRINT_FACTOR);
         assert_eq!(number::PYTHON_TABLE_WORDS, gpuprobe_discover::python::FINGERPRINT_TABLE_WORDS);
+        assert_eq!(number::PYTHON_FILE_WORDS, gpuprobe_discover::python::FINGERPRINT_FILE_WORDS);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod version;
 
 pub use code_cache::CodeCache;
 pub use code_object::{CodeObject, UNKNOWN_INSTRUCTION};
-pub use fingerprint::{FINGERPRINT_FACTOR, FINGERPRINT_TABLE_WORDS};
+pub use fingerprint::{FINGERPRINT_FACTOR, FINGERPRINT_FILE_WORDS, FINGERPRINT_TABLE_WORDS};
 pub use frame_walk::{
     NoPythonStack, PYTHON_FRAME_LIMIT, PythonFrame, PythonStack, PythonStackEnd, PythonThread,
 };

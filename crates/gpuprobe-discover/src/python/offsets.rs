@@ -93,6 +93,8 @@ pub struct CodeOffsets {
     pub stack_size: u32,
     pub flags: u32,
     pub first_line: u32,
+    /// A number that the interpreter gives to one code object only. Since 3.12.
+    pub version: Option<u32>,
     pub file: u32,
     pub name: u32,
     pub qualified_name: Option<u32>,
@@ -121,7 +123,8 @@ pub(super) const TYPE_NAME: u64 = 24;
 pub(super) const BYTES_SIZE: u64 = 16;
 pub(super) const BYTES_HEADER: u64 = 32;
 
-const OLD_TEXT: TextOffsets = TextOffsets { length: 16, state: 32, ascii_header: 48, other_header: 72 };
+/// Up to 3.11.
+pub(super) const OLD_TEXT: TextOffsets = TextOffsets { length: 16, state: 32, ascii_header: 48, other_header: 72 };
 const NEW_TEXT: TextOffsets = TextOffsets { length: 16, state: 32, ascii_header: 40, other_header: 56 };
 
 const V3_9: PythonOffsets = PythonOffsets {
@@ -158,6 +161,7 @@ const V3_9: PythonOffsets = PythonOffsets {
         stack_size: 32,
         flags: 36,
         first_line: 40,
+        version: None,
         file: 104,
         name: 112,
         qualified_name: None,
@@ -214,6 +218,7 @@ const V3_11: PythonOffsets = PythonOffsets {
         stack_size: 68,
         flags: 48,
         first_line: 72,
+        version: None,
         file: 112,
         name: 120,
         qualified_name: Some(128),
@@ -243,6 +248,7 @@ const V3_12: PythonOffsets = PythonOffsets {
         keyword_only_count: 60,
         stack_size: 64,
         first_line: 68,
+        version: Some(92),
         instructions: Some(192),
         ..V3_11.code
     },

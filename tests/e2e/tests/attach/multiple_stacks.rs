@@ -73,10 +73,6 @@ fn assert_as_unharmed_as_without(tier: &str, program: &Path, args: &[&str]) {
     assert_unharmed(tier, program, args);
 }
 
-fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(name)
-}
-
 // another tracer's return probe on the same function would replace the return address regardless of our decision
 #[bpf_test(tiers, alone)]
 fn programs_that_call_on_several_stacks_are_not_harmed(tier: &str) {
@@ -150,7 +146,7 @@ fn fibers_of_boost_are_not_harmed(tier: &str) {
     let program = folder.path().join("boost_fibers");
     let standins = fixtures::standins(Cuda::Cuda12);
     let mut compiler = Command::new("c++");
-    compiler.args(["-O2", "-o"]).arg(&program).arg(source("boost_fibers.cpp")).arg(runtime());
+    compiler.args(["-O2", "-o"]).arg(&program).arg(compile::source("boost_fibers.cpp")).arg(runtime());
     compiler.arg(format!("-Wl,-rpath,{}", shown(&standins.dir))).arg("-lboost_context");
     compile::run(&mut compiler);
     assert_as_unharmed_as_without(tier, &program, &[]);
@@ -161,7 +157,7 @@ fn callbacks_into_go_are_not_harmed(tier: &str) {
     let folder = fixtures::folder();
     let program = folder.path().join("go_callbacks");
     let standins = fixtures::standins(Cuda::Cuda12);
-    fs::copy(source("go_callbacks.go"), folder.path().join("main.go")).unwrap();
+    fs::copy(compile::source("go_callbacks.go"), folder.path().join("main.go")).unwrap();
     let link = format!("{} -Wl,-rpath,{}", shown(runtime()), shown(&standins.dir));
     let mut compiler = Command::new("go");
     compiler.args(["build", "-o"]).arg(&program).arg("main.go").current_dir(folder.path());
@@ -175,5 +171,5 @@ fn callbacks_into_go_are_not_harmed(tier: &str) {
 fn greenlets_are_not_harmed(tier: &str) {
     // Debian's python3, which has greenlet
     let python = Path::new("/usr/bin/python3");
-    assert_as_unharmed_as_without(tier, python, &[&shown(source("greenlets.py")), &shown(runtime())]);
+    assert_as_unharmed_as_without(tier, python, &[&shown(compile::source("greenlets.py")), &shown(runtime())]);
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, finish, shown, until};
 use gpuprobe_e2e::recording::{Counts, Recording, number, pid_of};
+use gpuprobe_e2e::terminal::assert_harmless;
 use gpuprobe_e2e::tracing::{Private, waiting};
 use gpuprobe_e2e::{Run, bpf_test, fixtures};
 use gpuprobe_event::Class;
@@ -18,8 +19,6 @@ use serde_json::Value;
 const MOST_KEPT: usize = 4096;
 /// Maximum bytes of a label: the shown bytes of a name, each of which may be replaced by a longer character.
 const MOST_SHOWN: usize = 3 * 200;
-/// Maximum bytes of a printed line.
-const MOST_LINE: usize = 1000;
 
 /// The names, as bytes, and the number of launches of each.
 fn kernels(ledger: &Value) -> Vec<(Vec<u8>, u64)> {
@@ -63,19 +62,6 @@ fn assert_named(trace: &Recording, ledger: &Value) {
         assert_eq!(count, launches, "{}", String::from_utf8_lossy(name));
     }
     assert_eq!(reported.len(), kernels.len(), "{:?}", reported.keys());
-}
-
-/// Checks that printed text has no control characters and no overlong line.
-fn assert_harmless(text: &str) {
-    for line in text.lines() {
-        // the display indents its rows by tabs
-        let bad = line
-            .trim_start_matches('\t')
-            .chars()
-            .find(|c| c.is_control() || ('\u{2028}'..='\u{202e}').contains(c));
-        assert_eq!(bad, None, "{line}");
-        assert!(line.len() < MOST_LINE, "{} bytes: {line:.200}", line.len());
-    }
 }
 
 /// Checks that another JSON parser accepts every line.

@@ -9,7 +9,7 @@ use std::process::Command;
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
-use gpuprobe_e2e::{Outcome, Recording, Run, Talk, bpf_test, fixtures, needs};
+use gpuprobe_e2e::{Outcome, Recording, Run, Talk, bpf_test, compile, fixtures, needs};
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, Call, Class, Outcome as Moment, Value};
 use gpuprobe_standin::Cuda;
@@ -111,7 +111,7 @@ tracepoint = "no:such_tracepoint"
 
 /// Compiles a source of these tests into this folder.
 fn compiled(folder: &Path, source: &str, name: &str, options: &[&str]) -> Result<PathBuf, String> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
+    let source = compile::source(source);
     let target = folder.join(name);
     let mut cc = Command::new("cc");
     let done = finish(cc.args(["-O1", "-Wall", "-o"]).arg(&target).arg(source).args(options));
