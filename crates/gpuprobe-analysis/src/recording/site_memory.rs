@@ -188,7 +188,7 @@ impl Site {
 }
 
 /// A frame as a trace has it, in the format that [`Frame`] displays.
-fn frame_of(text: &str) -> Frame {
+pub(super) fn frame_of(text: &str) -> Frame {
     let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
     let inside = text.rsplit_once(" (").and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?)));
     if let Some((name, module)) = inside {
@@ -229,7 +229,7 @@ mod tests {
             Effect::Free(free) => free.site = Some(SiteId(id)),
             _ => {}
         }
-        call.stack = frame.map(|frame| vec![frame.to_owned(), "main+0x5 (app)".to_owned()]);
+        call.stack = frame.map(|frame| [frame.to_owned(), "main+0x5 (app)".to_owned()].into());
         Event::Call(Box::new(call))
     }
 

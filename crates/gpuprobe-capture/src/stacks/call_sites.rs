@@ -1,4 +1,4 @@
-//! The call sites of allocations. The BPF programs send unknown stacks under numbers; here they are unwound, and
+//! The call sites of allocations and other calls. The BPF programs send unknown stacks under numbers; here they are unwound, and
 //! equal stacks get one site. The first number of a stack is the site, and all later numbers stand for it.
 
 use std::collections::{HashMap, HashSet};
@@ -46,8 +46,8 @@ struct SiteStack {
     process: ProcessKey,
     stack: Arc<KnownStack>,
     frames: Option<Arc<[Frame]>>,
-    /// An event had its stack.
-    reported: bool,
+    /// The frames as events have them.
+    texts: Option<Arc<[String]>>,
 }
 
 /// An incomplete stack: it was cut, or the unwind information of its files was not read yet.
@@ -267,7 +267,7 @@ impl CallSites {
         let stack = Arc::new(stack);
         let site = *known.by_stack.entry(Arc::clone(&stack)).or_insert(SiteId(number));
         if site.0 == number {
-            self.stacks.insert(site, SiteStack { process, stack, frames: None, reported: false });
+            self.stacks.insert(site, SiteStack { process, stack, frames: None, texts: None });
         }
         self.count(process, number, site);
         site
@@ -307,9 +307,14 @@ impl CallSites {
         Arc::clone(frames)
     }
 
-    /// Whether no event has had the stack of this site yet. The caller uses it now.
-    pub(crate) fn is_first(&mut self, site: SiteId) -> bool {
-        self.stacks.get_mut(&site).is_some_and(|stack| !std::mem::replace(&mut stack.reported, true))
+    /// The stack of a site as text, which all its calls share.
+    pub(crate) fn texts(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Option<Arc<[String]>> {
+        if let Some(texts) = &self.stacks.get(&site)?.texts {
+            return Some(Arc::clone(texts));
+        }
+        let texts: Arc<[String]> = self.frames(site, resolve).iter().map(ToString::to_string).collect();
+        self.stacks.get_mut(&site)?.texts = Some(Arc::clone(&texts));
+        Some(texts)
     }
 
     /// Symbolizes the stacks of a process that exits, while its files are known. Counts stay.
@@ -394,115 +399,4 @@ fn steps(stack: &Stack, bottom: u64) -> Vec<Step> {
 }
 
 #[cfg(test)]
-mod tests {
-    use gpuprobe_event::Tgid;
-
-    use super::*;
-
-    const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
-    const SP: u64 = 0x7000;
-
-    /// The stack of a call that returns to 5, in a function that returns to `outer`, with `bytes` of it copied.
-    fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
-        let mut copy = vec![0; bytes];
-        copy[16..24].copy_from_slice(&outer.to_le_bytes());
-        let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, python: 0, bytes: copy };
-        let slots = vec![None, Some(SP + 16)];
-        (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
-    }
-
-    fn learn(sites: &mut CallSites, number: u32, outer: u64) {
-        let (raw, stack) = sent(number, outer, 64);
-        sites.learn(PROCESS, &raw, &stack, None);
-    }
-
-    fn row(number: u32, allocations: u64, live: u64) -> SiteRow {
-        let counts = gp_site {
-            live_bytes: 100 * live,
-            live_allocations: live,
-            allocations,
-            allocated_bytes: 100 * allocations,
-        };
-        SiteRow { process: PROCESS, number, gpu: Some(0), has_exited: false, counts }
-    }
-
-    #[test]
-    fn numbers_of_equal_stacks_are_one_site_and_their_rows_one_sum() {
-        let mut sites = CallSites::new(1000);
-        for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
-            learn(&mut sites, number, outer);
-        }
-        assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
-        let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)]);
-        let reported: Vec<_> =
-            sums.iter().map(|s| (s.site.0, s.allocations, s.live.live_allocations)).collect();
-        assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "unknown numbers are one site");
-    }
-
-    #[test]
-    fn folded_rows_add_up_as_before() {
-        let mut sites = CallSites::new(1000);
-        (1..=3).for_each(|number| learn(&mut sites, number, 50));
-        let ended_row = SiteRow { has_exited: true, ..row(1, 4, 2) };
-        let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), ended_row, row(9, 1, 0)];
-        let before = sites.sum(&rows);
-        assert_eq!(rows.map(|row| sites.is_final(&row)), [false, true, false, true, false]);
-        rows.iter()
-            .filter(|row| sites.is_final(row))
-            .copied()
-            .collect::<Vec<_>>()
-            .iter()
-            .for_each(|row| sites.fold(row));
-        assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]]), before);
-        assert_eq!((before[1].freed_with_context_allocations, before[1].freed_with_context_bytes), (2, 200));
-        sites.forget(&HashSet::from([PROCESS]));
-        assert_eq!((sites.sum(&[]).len(), sites.site(2)), (0, SiteId::UNKNOWN));
-    }
-
-    /// As if they had waited for too long.
-    fn give_up_waiting(sites: &mut CallSites) {
-        sites.settle_waiting(|_| true);
-    }
-
-    #[test]
-    fn a_cut_stack_is_recognised_if_its_site_is_known_and_lost_otherwise() {
-        let mut sites = CallSites::new(1000);
-        for (number, outer) in [(1, 50), (2, 60)] {
-            let (raw, stack) = sent(number, outer, number::STACK_PART);
-            sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack }, None);
-        }
-        learn(&mut sites, 3, 50);
-        assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
-        assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
-        sites.recognise_waiting();
-        assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "a complete stack may still come");
-        give_up_waiting(&mut sites);
-        assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
-        assert_eq!((sites.lost(), sites.shortened(), sites.waiting_bytes), (1, 0, 0));
-    }
-
-    #[test]
-    fn an_incomplete_stack_is_not_taken_for_a_complete_one() {
-        for end in [StackEnd::CopyEnds, StackEnd::NotYet] {
-            let mut sites = CallSites::new(1000);
-            let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
-            let cut = Stack { end, addresses: vec![5], ..stack.clone() };
-            sites.learn(PROCESS, &raw, &cut, None);
-            sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut, None);
-            assert!(!sites.recognise(PROCESS, &raw));
-            sites.learn(PROCESS, &RawStack { id: 3, ..raw.clone() }, &stack, None);
-            sites.recognise_waiting();
-            assert_eq!([1, 2, 3].map(|number| sites.site(number).0), [3, 3, 3], "{end:?}");
-        }
-    }
-
-    #[test]
-    fn a_stack_that_stays_incomplete_has_a_site_of_its_known_frames() {
-        let mut sites = CallSites::new(1000);
-        let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
-        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack }, None);
-        give_up_waiting(&mut sites);
-        assert_eq!((sites.site(1), sites.lost(), sites.shortened()), (SiteId(1), 0, 1));
-        assert_eq!(&*sites.stacks[&SiteId(1)].addresses, [5]);
-    }
-}
+mod tests;

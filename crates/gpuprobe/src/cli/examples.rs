@@ -16,7 +16,9 @@ pub(super) const RUN: &str = "Examples:
   sudo gpuprobe run -o train.jsonl.zst --max-size 2G -- python train.py
       compressed, the newest 2 GiB
   sudo gpuprobe run -e 'cudaMemcpy*' -e 'cudaMalloc*' -- ./app
-      only these functions";
+      only these functions
+  sudo gpuprobe run --stack -o train.jsonl.zst -- python train.py
+      with the call sites of launches and waits";
 
 pub(super) const RECORD: &str = "Examples:
   sudo gpuprobe record -d 1234 --duration 10s
@@ -46,7 +48,9 @@ pub(super) const CONVERT: &str = "Examples:
   gpuprobe convert train.jsonl.zst --to chrome -o train.json
       for chrome://tracing
   gpuprobe convert train.jsonl.zst --to folded | flamegraph.pl > flame.svg
-      as a flame graph";
+      as a flame graph
+  gpuprobe convert train.jsonl.zst --to folded --weight launches
+      launches by call site, if they were recorded with --stack";
 
 pub(super) const REPORT: &str = "Examples:
   gpuprobe report traces/trace_latest.jsonl
