@@ -54,6 +54,10 @@ pub struct Capture {
     clock: Clock,
     /// When observation ended, in nanoseconds since the start.
     stopped_ns: Option<u64>,
+    /// Processes whose Python frames cannot be read, and why.
+    unsupported_python: Vec<(Tgid, String)>,
+    /// Interpreters that the BPF programs have no room for.
+    refused_pythons: u64,
 }
 
 impl std::fmt::Debug for Capture {
@@ -84,7 +88,7 @@ impl Capture {
             clock,
             config.only_targets,
             CallSites::new(config.site_nodes()),
-            Box::new(FileResolver::new(config.names || config.stacks || config.finds_sites())),
+            Box::new(FileResolver::new(config.names, config.stacks || config.finds_sites())),
         );
         decoder.graphs.has_rows = counted.launch_rows();
         Ok(Self {
@@ -93,6 +97,8 @@ impl Capture {
             tables: TableReader::new(object, counted, config.sites),
             clock,
             stopped_ns: None,
+            unsupported_python: Vec::new(),
+            refused_pythons: 0,
         })
     }
 
@@ -174,10 +180,22 @@ impl Capture {
 
     /// Writes where new interpreters keep their frames. Without that their frames are not walked.
     fn write_pythons(&mut self) {
-        for (tgid, python) in self.ring.decoder.take_new_pythons() {
-            let Ok(map) = self.tables.map(MapName::Pythons) else { return };
-            map.update(&tgid.0.to_ne_bytes(), as_bytes(&python), MapFlags::ANY).ok();
+        let changes = self.ring.decoder.take_python_changes();
+        self.unsupported_python.extend(changes.unsupported);
+        let Ok(map) = self.tables.map(MapName::Pythons) else { return };
+        for (tgid, python) in changes.interpreters {
+            let key = tgid.0.to_ne_bytes();
+            let written = match python {
+                Some(python) => map.update(&key, as_bytes(&python), MapFlags::ANY),
+                None => map.delete(&key).or(Ok(())),
+            };
+            self.refused_pythons += u64::from(written.is_err());
         }
+    }
+
+    /// Processes whose Python frames cannot be read, and why; each is returned once.
+    pub fn take_unsupported_python(&mut self) -> Vec<(Tgid, String)> {
+        std::mem::take(&mut self.unsupported_python)
     }
 
     /// Watches a process, and what it forks from now on.
@@ -287,6 +305,7 @@ impl Capture {
         losses.add(LossCause::UnreadGpuOp, self.ring.decoder.graphs.unknown_changes);
         losses.add(LossCause::LostName, self.ring.decoder.graphs.refused);
         losses.add(LossCause::ShortenedStack, self.ring.decoder.sites.shortened());
+        losses.add(LossCause::UnreadPython, self.ring.decoder.unread_python() + self.refused_pythons);
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
         losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
         Ok(losses)

@@ -3,6 +3,7 @@
 pub mod call_sites;
 pub mod history;
 pub mod live_memory;
+mod user_code;
 mod verdict;
 
 pub use self::verdict::{Growth, Judgement, Life, Rules, Verdict, judge};

@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::{Call, Class, Effect, SiteId, Tgid};
+use gpuprobe_event::{Call, Class, Effect, Frame, SiteId, Tgid};
 use serde::Serialize;
 
-use super::site_memory::frame_of;
 use crate::leaks::call_sites::{CallSite, CallSiteId, CallSites, UNKNOWN, distinct_names};
 
 /// Site ids of the BPF side that are distinguished, and pairs of a process and a call site. Further ones are counted as
@@ -109,7 +108,7 @@ impl SiteCallTotals {
             return None;
         }
         if let Some(stack) = stack {
-            self.call_sites.name(site, stack.iter().map(|frame| frame_of(frame)).collect());
+            self.call_sites.name(site, stack.iter().map(|frame| Frame::of_text(frame)).collect());
         }
         let call_site = self.call_sites.of(site);
         self.ids.insert(site, call_site);
