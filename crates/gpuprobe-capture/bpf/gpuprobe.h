@@ -252,7 +252,8 @@ enum gp_function_flags {
 	GP_DETACHING = 131072,
 	/* it may run any code before it returns: it takes a callback, or the user named it */
 	GP_RUNS_CODE = 262144,
-	/* its calls get a call site, except those inside other calls that get one; see gp_config.call_sites */
+	/* its calls get a call site, except those inside other calls that get one; see gp_config.call_sites
+	 */
 	GP_TAKES_SITE = 524288,
 };
 

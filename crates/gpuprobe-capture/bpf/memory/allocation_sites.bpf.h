@@ -106,9 +106,8 @@ static __always_inline bool gets_site(const struct gp_call *call, const struct g
 		return true;
 	if (!gp_config.call_sites)
 		return false;
-	return call->flags & GP_WANTS_SITE ||
-	       (failed && function->flags & GP_STREAM && !call->parent && function->action != GP_FREE &&
-		!function->memory_op);
+	return call->flags & GP_WANTS_SITE || (failed && function->flags & GP_STREAM && !call->parent &&
+					       function->action != GP_FREE && !function->memory_op);
 }
 
 struct walk {

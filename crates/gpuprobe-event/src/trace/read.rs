@@ -273,11 +273,8 @@ impl<R: BufRead> Reader<R> {
         };
         let parent = number(object, "parent");
         let class = known.map_or_else(|| class(object), |f| f.class);
-        let kernel =
-            object.get("kernel").and_then(Json::as_str).map(|kernel| self.name(kernel, most::KERNEL));
         let tgid = Tgid(small(object, "pid")?);
-        let mut effect = effect_fields::effect(object, api, class, kernel);
-        self.add_graph_contents(object, tgid, &mut effect);
+        let effect = self.effect(object, api, class, tgid);
         let site = effect_fields::own_site(object, &effect);
         Some(Call {
             id: number(object, "event_id")?,
@@ -311,10 +308,14 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn add_graph_contents(&mut self, object: &Object<'_>, tgid: Tgid, effect: &mut Effect) {
-        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = effect {
+    fn effect(&mut self, object: &Object<'_>, api: Api, class: Class, tgid: Tgid) -> Effect {
+        let kernel = object.get("kernel").and_then(Json::as_str);
+        let kernel = kernel.map(|kernel| self.name(kernel, most::KERNEL));
+        let mut effect = effect_fields::effect(object, api, class, kernel);
+        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = &mut effect {
             *contents = self.graph_contents(object, (tgid, *graph));
         }
+        effect
     }
 
     /// The contents of a graph, from this line or from an earlier one.

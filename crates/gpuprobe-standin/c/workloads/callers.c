@@ -1,6 +1,6 @@
 /*
- * callers [ROUNDS]: on two threads, launches from two functions, one through the CUDA runtime and one through the
- * CUDA driver, copies from a third, waits from a fourth, and allocations that fail from a fifth. Prints
+ * callers [ROUNDS]: on two threads, launches from two functions, one through the CUDA runtime and one through
+ * the CUDA driver, copies from a third, waits from a fourth, and allocations that fail from a fifth. Prints
  * {"pid","launches","copies","waits","failures"}: by function, how often each was called from it.
  */
 #include <pthread.h>

@@ -13,12 +13,10 @@ Options without a command are those of the daemon: `gpuprobe daemon --help`.";
 pub(super) const RUN: &str = "Examples:
   sudo gpuprobe run -- python train.py
       record it, then print a summary
-  sudo gpuprobe run -o train.jsonl.zst --max-size 2G -- python train.py
-      compressed, the newest 2 GiB
-  sudo gpuprobe run -e 'cudaMemcpy*' -e 'cudaMalloc*' -- ./app
-      only these functions
   sudo gpuprobe run --stack -o train.jsonl.zst -- python train.py
-      with the call sites of launches and waits";
+      compressed, with the call sites of launches and waits
+  sudo gpuprobe run -e 'cudaMemcpy*' -e 'cudaMalloc*' -- ./app
+      only these functions";
 
 pub(super) const RECORD: &str = "Examples:
   sudo gpuprobe record -d 1234 --duration 10s
@@ -48,9 +46,7 @@ pub(super) const CONVERT: &str = "Examples:
   gpuprobe convert train.jsonl.zst --to chrome -o train.json
       for chrome://tracing
   gpuprobe convert train.jsonl.zst --to folded | flamegraph.pl > flame.svg
-      as a flame graph
-  gpuprobe convert train.jsonl.zst --to folded --weight launches
-      launches by call site, if they were recorded with --stack";
+      as a flame graph";
 
 pub(super) const REPORT: &str = "Examples:
   gpuprobe report traces/trace_latest.jsonl

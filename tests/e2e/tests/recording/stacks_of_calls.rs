@@ -72,7 +72,7 @@ fn launches_copies_waits_and_failures_have_the_stacks_of_the_program(tier: &str)
     assert_eq!(of(|call| call.class == Class::Launch), counts_of(&ledger["launches"]), "launches");
     assert_eq!(of(|call| call.class == Class::Memcpy), counts_of(&ledger["copies"]), "copies");
     assert_eq!(of(|call| call.class == Class::Sync), counts_of(&ledger["waits"]), "waits");
-    assert_eq!(of(|call| call.failed()), counts_of(&ledger["failures"]), "failures");
+    assert_eq!(of(Call::failed), counts_of(&ledger["failures"]), "failures");
     // a call inside another one of its kind has none
     let inside = |call: &&Call| call.parent.is_some() && call.call_site().is_some();
     assert_eq!(outcome.trace.of(pid).find(inside), None);
