@@ -101,7 +101,9 @@ fn failing_calls_have_the_lines_that_made_them(tier: &str) {
         program.go_on();
         let ledger = PythonLedger::of(&program.json());
         let failed: Vec<_> = ledger.allocations.iter().filter(|row| row.failed).collect();
-        trace.until("the failures", |printed| (printed.matches("cudaMalloc").count() >= failed.len()).then_some(()));
+        trace.until("the failures", |printed| {
+            (printed.matches("cudaMalloc").count() >= failed.len()).then_some(())
+        });
         program.go_on();
         assert_eq!(program.end(), 0, "{}", program.stderr());
         let recording = trace.end().recording();
