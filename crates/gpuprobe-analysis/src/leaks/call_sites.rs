@@ -8,8 +8,10 @@ use std::sync::Arc;
 use gpuprobe_event::{Api, Frame, SiteId, catalogue};
 use serde::Serialize;
 
-/// CUDA libraries: their frames are never the name of a call site.
-const CUDA_LIBRARIES: [&str; 4] = ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-"];
+/// CUDA libraries, and frameworks that allocate on behalf of their callers: their frames are never the name of a call
+/// site.
+const CUDA_LIBRARIES: [&str; 6] =
+    ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-", "libc10", "libtorch"];
 /// Prefixes of the runtime's internal functions when it is linked statically.
 const STATIC_RUNTIME: [&str; 3] = ["__cudart", "libcudart_static_", "cudart::"];
 /// Prefixes of template libraries, which allocate on behalf of their callers.

@@ -18,7 +18,8 @@ enum gp_python_length {
 /* an offset of a field that the version of Python does not have */
 #define GP_NO_OFFSET 255
 
-/* Where the interpreter of a process keeps its frames. The names are those of PythonOffsets in gpuprobe-discover. */
+/* Where the interpreter of a process keeps its frames. The names are those of PythonOffsets in
+ * gpuprobe-discover. */
 struct gp_python {
 	/* the address of the number of the thread-specific key whose value is the thread state */
 	__u64 thread_key;
@@ -38,7 +39,8 @@ struct gp_python {
 	/* one bit for each owner of frames without Python code, and the owner that marks an entry */
 	__u8 shim_owners;
 	__u8 entry_owner;
-	/* a byte that is not zero in an entry; GP_NO_OFFSET if an owner marks entries, or every frame is one */
+	/* a byte that is not zero in an entry; GP_NO_OFFSET if an owner marks entries, or every frame is one
+	 */
 	__u8 entry_flag;
 	__u32 every_is_entry;
 	__u32 reserved;

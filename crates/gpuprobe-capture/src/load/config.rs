@@ -28,6 +28,8 @@ pub struct CaptureConfig {
     pub stacks: bool,
     /// Find the call sites of allocations.
     pub sites: bool,
+    /// Account for the tensors of frameworks, up to as many as `live_entries`.
+    pub tensors: bool,
     /// Find the names of CUDA kernels.
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
@@ -86,6 +88,7 @@ impl Default for CaptureConfig {
             entry_counts: false,
             stacks: false,
             sites: false,
+            tensors: false,
             names: false,
             launches: false,
             copies: false,

@@ -2,6 +2,7 @@
 //! complete line.
 
 mod effect_fields;
+mod out_of_memory;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::json::{Json, Object};
-use super::{End, FORMAT, Meta};
+use super::{End, FORMAT, Meta, OUT_OF_MEMORY};
 use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
@@ -237,6 +238,9 @@ impl<R: BufRead> Reader<R> {
                 count: object.get("count")?.as_u64()?,
             })),
             "kernel" if object.contains_key("xid") => Line::Event(Event::Xid(Box::new(self.xid(&object)?))),
+            "memory" if object.get("name").and_then(Json::as_str) == Some(OUT_OF_MEMORY) => {
+                Line::Event(Event::OutOfMemory(Box::new(self.out_of_memory(&object)?)))
+            }
             _ => Line::Event(Event::Call(Box::new(self.call(&object)?))),
         })
     }

@@ -1,0 +1,126 @@
+use gpuprobe_event::Tgid;
+
+use super::*;
+
+const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
+const SP: u64 = 0x7000;
+
+/// The stack of a call that returns to 5, in a function that returns to `outer`, with `bytes` of it copied.
+fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
+    let mut copy = vec![0; bytes];
+    copy[16..24].copy_from_slice(&outer.to_le_bytes());
+    let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, python: 0, bytes: copy };
+    let slots = vec![None, Some(SP + 16)];
+    (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
+}
+
+fn learn(sites: &mut CallSites, number: u32, outer: u64) {
+    let (raw, stack) = sent(number, outer, 64);
+    sites.learn(PROCESS, &raw, &stack, None);
+}
+
+fn row(number: u32, allocations: u64, live: u64) -> SiteRow {
+    let counts = gp_site {
+        live_bytes: 100 * live,
+        live_allocations: live,
+        allocations,
+        allocated_bytes: 100 * allocations,
+    };
+    SiteRow { process: PROCESS, number, gpu: Some(0), is_of_tensors: false, has_exited: false, counts }
+}
+
+#[test]
+fn numbers_of_equal_stacks_are_one_site_and_their_rows_one_sum() {
+    let mut sites = CallSites::new(1000);
+    for (number, outer) in [(1, 50), (2, 60), (3, 50)] {
+        learn(&mut sites, number, outer);
+    }
+    assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
+    let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)], false);
+    let reported: Vec<_> = sums.iter().map(|s| (s.site.0, s.allocations, s.live.live_allocations)).collect();
+    assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "unknown numbers are one site");
+}
+
+#[test]
+fn folded_rows_add_up_as_before() {
+    let mut sites = CallSites::new(1000);
+    (1..=3).for_each(|number| learn(&mut sites, number, 50));
+    let ended_row = SiteRow { has_exited: true, ..row(1, 4, 2) };
+    let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), ended_row, row(9, 1, 0)];
+    let before = sites.sum(&rows, false);
+    assert_eq!(rows.map(|row| sites.is_final(&row)), [false, true, false, true, false]);
+    rows.iter()
+        .filter(|row| sites.is_final(row))
+        .copied()
+        .collect::<Vec<_>>()
+        .iter()
+        .for_each(|row| sites.fold(row));
+    assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]], false), before);
+    assert_eq!((before[1].freed_with_context_allocations, before[1].freed_with_context_bytes), (2, 200));
+    sites.forget(&HashSet::from([PROCESS]));
+    assert_eq!((sites.sum(&[], false).len(), sites.site(2)), (0, SiteId::UNKNOWN));
+}
+
+#[test]
+fn tensors_and_memory_of_one_site_are_separate_sums() {
+    let mut sites = CallSites::new(1000);
+    (1..=2).for_each(|number| learn(&mut sites, number, 50));
+    let tensors = SiteRow { is_of_tensors: true, ..row(2, 3, 0) };
+    let rows = [row(1, 5, 2), tensors];
+    let allocations = |sites: &CallSites, rows: &[SiteRow], of_tensors| {
+        sites.sum(rows, of_tensors).iter().map(|sum| (sum.site.0, sum.allocations)).collect::<Vec<_>>()
+    };
+    assert_eq!(allocations(&sites, &rows, false), [(1, 5)]);
+    assert_eq!(allocations(&sites, &rows, true), [(1, 3)]);
+    assert!(sites.is_final(&tensors));
+    sites.fold(&tensors);
+    assert_eq!(allocations(&sites, &rows[..1], false), [(1, 5)]);
+    assert_eq!(allocations(&sites, &rows[..1], true), [(1, 3)]);
+}
+
+/// As if they had waited for too long.
+fn give_up_waiting(sites: &mut CallSites) {
+    sites.settle_waiting(|_| true);
+}
+
+#[test]
+fn a_cut_stack_is_recognised_if_its_site_is_known_and_lost_otherwise() {
+    let mut sites = CallSites::new(1000);
+    for (number, outer) in [(1, 50), (2, 60)] {
+        let (raw, stack) = sent(number, outer, number::STACK_PART);
+        sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, ..stack }, None);
+    }
+    learn(&mut sites, 3, 50);
+    assert!(sites.recognise(PROCESS, &sent(4, 50, 64).0));
+    assert!(!sites.recognise(PROCESS, &sent(5, 70, 64).0));
+    sites.recognise_waiting();
+    assert_eq!((sites.lost(), sites.waiting.len()), (0, 1), "a complete stack may still come");
+    give_up_waiting(&mut sites);
+    assert_eq!([1, 2, 3, 4, 5].map(|number| sites.site(number).0), [3, 0, 3, 3, 0]);
+    assert_eq!((sites.lost(), sites.shortened(), sites.waiting_bytes), (1, 0, 0));
+}
+
+#[test]
+fn an_incomplete_stack_is_not_taken_for_a_complete_one() {
+    for end in [StackEnd::CopyEnds, StackEnd::NotYet] {
+        let mut sites = CallSites::new(1000);
+        let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
+        let cut = Stack { end, addresses: vec![5], ..stack.clone() };
+        sites.learn(PROCESS, &raw, &cut, None);
+        sites.learn(PROCESS, &RawStack { id: 2, ..raw.clone() }, &cut, None);
+        assert!(!sites.recognise(PROCESS, &raw));
+        sites.learn(PROCESS, &RawStack { id: 3, ..raw.clone() }, &stack, None);
+        sites.recognise_waiting();
+        assert_eq!([1, 2, 3].map(|number| sites.site(number).0), [3, 3, 3], "{end:?}");
+    }
+}
+
+#[test]
+fn a_stack_that_stays_incomplete_has_a_site_of_its_known_frames() {
+    let mut sites = CallSites::new(1000);
+    let (raw, stack) = sent(1, 50, derived::SHORT_STACK);
+    sites.learn(PROCESS, &raw, &Stack { end: StackEnd::CopyEnds, addresses: vec![5], ..stack }, None);
+    give_up_waiting(&mut sites);
+    assert_eq!((sites.site(1), sites.lost(), sites.shortened()), (SiteId(1), 0, 1));
+    assert_eq!(&*sites.stacks[&SiteId(1)].stack.addresses, [5]);
+}
