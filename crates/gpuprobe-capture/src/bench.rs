@@ -57,7 +57,8 @@ impl Ring {
         let clock = Clock::start();
         let tgid = std::process::id();
         let process = ProcessKey { tgid: Tgid(tgid), instance: 1 };
-        let mut decoder = Decoder::new(clock, true, CallSites::new(1000), Box::new(FileResolver::new(false)));
+        let mut decoder =
+            Decoder::new(clock, true, CallSites::new(1000), Box::new(FileResolver::new(false, false)));
         decoder.add_library(DRIVER, Api::Driver, None);
         let mut start = gp_process_record {
             kind: number::RECORD_PROCESS,

@@ -37,7 +37,9 @@ use crate::stacks::resolver::FileResolver;
 use crate::tables::exited_rows::ExitedRows;
 use crate::tables::process_filter::ProcessFilter;
 use crate::tables::table_reader::TableReader;
-use crate::wire::{MapName, as_bytes};
+use crate::wire::MapName;
+
+mod interpreters;
 
 mod memory;
 
@@ -53,6 +55,10 @@ pub struct Capture {
     clock: Clock,
     /// When observation ended, in nanoseconds since the start.
     stopped_ns: Option<u64>,
+    /// Processes whose Python frames cannot be read, and why.
+    unsupported_python: Vec<(Tgid, String)>,
+    /// Interpreters that the BPF programs have no room for.
+    refused_pythons: u64,
 }
 
 impl std::fmt::Debug for Capture {
@@ -82,7 +88,7 @@ impl Capture {
             clock,
             config.only_targets,
             CallSites::new(config.site_nodes()),
-            Box::new(FileResolver::new(config.names || config.stacks || config.sites)),
+            Box::new(FileResolver::new(config.names, config.stacks || config.sites)),
         );
         decoder.graphs.has_rows = counted.launch_rows();
         Ok(Self {
@@ -91,6 +97,8 @@ impl Capture {
             tables: TableReader::new(object, counted, config.sites, config.tensors),
             clock,
             stopped_ns: None,
+            unsupported_python: Vec::new(),
+            refused_pythons: 0,
         })
     }
 
@@ -168,14 +176,6 @@ impl Capture {
     pub fn observe(&mut self, tgid: Tgid) {
         self.ring.decoder.observe(tgid);
         self.write_pythons();
-    }
-
-    /// Writes where new interpreters keep their frames. Without that their frames are not walked.
-    fn write_pythons(&mut self) {
-        for (tgid, python) in self.ring.decoder.take_new_pythons() {
-            let Ok(map) = self.tables.map(MapName::Pythons) else { return };
-            map.update(&tgid.0.to_ne_bytes(), as_bytes(&python), MapFlags::ANY).ok();
-        }
     }
 
     /// Watches a process, and what it forks from now on.
@@ -285,6 +285,7 @@ impl Capture {
         losses.add(LossCause::UnreadGpuOp, self.ring.decoder.graphs.unknown_changes);
         losses.add(LossCause::LostName, self.ring.decoder.graphs.refused);
         losses.add(LossCause::ShortenedStack, self.ring.decoder.sites.shortened());
+        losses.add(LossCause::UnreadPython, self.ring.decoder.unread_python() + self.refused_pythons);
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
         losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
         Ok(losses)

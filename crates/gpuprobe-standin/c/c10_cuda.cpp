@@ -1,7 +1,7 @@
 /*
  * A stand-in libc10_cuda. Segments come from cudaMalloc and are never given back; blocks are cut from them,
- * and used again when they are free. As in PyTorch, every report is made while the lock of the GPU is held,
- * with the bytes of the block (negative for a free) and the sums after it.
+ * and used again when they are free. As in PyTorch, every report is made under the lock of the GPU, with the
+ * bytes of the block (negative for a free) and the sums after it.
  */
 #include "c10_cuda.h"
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use gpuprobe_event::{Api, Frame, SiteId, catalogue};
 use serde::Serialize;
 
+use super::user_code::innermost_user_code;
+
 /// CUDA libraries, and frameworks that allocate on behalf of their callers: their frames are never the name of a call
 /// site.
 const CUDA_LIBRARIES: [&str; 6] =
@@ -17,10 +19,15 @@ const STATIC_RUNTIME: [&str; 3] = ["__cudart", "libcudart_static_", "cudart::"];
 /// Prefixes of template libraries, which allocate on behalf of their callers.
 const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub::"];
 
+/// PyTorch's backward pass runs in threads of its own, without any Python.
+const AUTOGRAD: &str = "torch::autograd::";
+const AUTOGRAD_THREAD: &str = "torch::autograd::Engine::thread_main";
+
 /// A call site: one stack of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct CallSite {
-    /// The frames from the one to show outwards; empty if the stack is not known.
+    /// The frames from the one to show outwards; empty if the stack is not known. Only the Python frames, if there are
+    /// any: between them are the functions of the interpreter, which has several ways to make the same call.
     pub frames: Vec<Frame>,
 }
 
@@ -28,7 +35,9 @@ impl CallSite {
     /// The call site of a stack, innermost frame first.
     pub fn of(mut frames: Vec<Frame>) -> Self {
         let first = shown_frame(&frames);
+        let has_python = frames.iter().any(|frame| frame.python);
         frames.drain(..first);
+        frames.retain(|frame| frame.python || !has_python);
         Self { frames }
     }
 
@@ -43,25 +52,54 @@ impl CallSite {
     }
 }
 
-/// A frame without the directory of its source file.
+/// A frame without the directory of its source file; a node of PyTorch's autograd by its name alone.
 fn short(frame: &Frame) -> String {
+    if let Some(node) = autograd_node(frame) {
+        return format!("{node} (autograd thread)");
+    }
     let name = |file: &String| file.rsplit('/').next().unwrap_or(file).to_owned();
     Frame { file: frame.file.as_ref().map(name), ..frame.clone() }.to_string()
+}
+
+/// What a function of PyTorch's autograd computes: `AddmmBackward0` of
+/// `torch::autograd::generated::AddmmBackward0::apply(...)`.
+fn autograd_node(frame: &Frame) -> Option<&str> {
+    let function = frame.function.as_deref()?.strip_prefix(AUTOGRAD)?;
+    let function = function.strip_prefix("generated::").unwrap_or(function);
+    let name = function.split_once('(').map_or(function, |(name, _)| name);
+    Some(name.strip_suffix("::apply").unwrap_or(name))
 }
 
 /// The name of the call site of allocations whose stack is not known.
 pub const UNKNOWN: &str = "unknown";
 
-/// The index of the frame to show: the first with a known function that is neither in a CUDA library nor in a template
-/// library; or else the first outside of CUDA libraries; or else the first.
+/// The index of the frame to show. With Python frames: the innermost of the user's own code. In a thread of PyTorch's
+/// autograd: the innermost of autograd's own functions. Otherwise the first with a known function that is neither in a
+/// CUDA library nor in a template library; or else the first outside of CUDA libraries; or else the first.
 fn shown_frame(frames: &[Frame]) -> usize {
     let outside = |f: &Frame| !is_of_cuda(f);
     let is_program = |f: &Frame| {
         let is_template = |name: &String| TEMPLATE_LIBRARIES.iter().any(|prefix| name.starts_with(prefix));
         outside(f) && f.function.as_ref().is_some_and(|name| !is_template(name))
     };
+    if let Some(frame) = innermost_user_frame(frames) {
+        return frame;
+    }
+    let begins = |begin: &'static str| {
+        move |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.starts_with(begin))
+    };
+    if frames.iter().any(begins(AUTOGRAD_THREAD)) {
+        return frames.iter().position(begins(AUTOGRAD)).unwrap_or(0);
+    }
     let found = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
     found(&is_program).or_else(|| found(&outside)).unwrap_or(0)
+}
+
+/// The index of the innermost Python frame of the user's own code, or of the innermost Python frame.
+fn innermost_user_frame(frames: &[Frame]) -> Option<usize> {
+    let python: Vec<usize> = (0..frames.len()).filter(|at| frames[*at].python).collect();
+    let file = |at: &usize| frames[*at].file.as_deref().unwrap_or_default();
+    innermost_user_code(python.iter().map(file)).and_then(|at| python.get(at).copied())
 }
 
 fn is_of_cuda(frame: &Frame) -> bool {
@@ -195,6 +233,7 @@ mod tests {
             file: (line > 0).then(|| "/src/lib/app.cc".to_owned()),
             line: (line > 0).then_some(line),
             inlined: false,
+            python: false,
         }
     }
 
@@ -231,6 +270,57 @@ mod tests {
         for (frames, name) in cases {
             assert_eq!(named(frames), *name);
         }
+    }
+
+    fn python(function: &str, file: &str, line: u32) -> Frame {
+        let (function, file) = (Some(function.to_owned()), Some(file.to_owned()));
+        Frame { function, file, line: Some(line), python: true, ..Frame::default() }
+    }
+
+    #[test]
+    fn the_call_site_of_a_python_program_is_a_line_of_its_own_code() {
+        let torch = "/usr/lib/python3/dist-packages/torch/functional.py";
+        let stack = |address| {
+            vec![
+                frame("at::native::empty_cuda", "libtorch_cuda.so", 0),
+                python("empty", torch, 7),
+                frame("vectorcall", "python3", address),
+                python("remember", "/home/user/train.py", 12),
+                frame("PyEval_EvalCode", "python3", address),
+                python("<module>", "/home/user/train.py", 30),
+            ]
+        };
+        let mut call_sites = CallSites::default();
+        call_sites.name(SiteId(1), stack(0x10));
+        call_sites.name(SiteId(2), stack(0x20));
+        let id = call_sites.of(SiteId(1)).unwrap();
+        assert_eq!(call_sites.of(SiteId(2)), Some(id), "the interpreter has several ways to make a call");
+        let call_site = call_sites.get(id).unwrap();
+        assert_eq!(call_site.name(), "remember (train.py:12)");
+        assert_eq!(call_site.frames.len(), 2);
+        let only_library = CallSite::of(stack(0).into_iter().take(3).collect());
+        assert_eq!(only_library.name(), "empty (functional.py:7)");
+    }
+
+    #[test]
+    fn the_threads_of_autograd_run_no_python_and_are_named_after_what_they_compute() {
+        let frames = [
+            frame("at::native::empty_cuda", "libtorch_cuda.so", 0),
+            frame(
+                "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)",
+                "libtorch_cpu.so",
+                0,
+            ),
+            frame("torch::autograd::Engine::evaluate_function(int)", "libtorch_cpu.so", 0),
+            frame("torch::autograd::Engine::thread_main(int)", "libtorch_cpu.so", 0),
+        ];
+        let name = |from: usize| CallSite::of(frames[from..].to_vec()).name();
+        assert_eq!(name(0), "AddmmBackward0 (autograd thread)");
+        assert_eq!(name(2), "Engine::evaluate_function (autograd thread)");
+        assert_eq!(
+            CallSite::of(frames[..1].to_vec()).name(),
+            "at::native::empty_cuda+0x0 (libtorch_cuda.so)"
+        );
     }
 
     #[test]

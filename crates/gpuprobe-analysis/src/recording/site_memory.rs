@@ -145,7 +145,7 @@ impl SiteMemory {
             return None;
         }
         if let Some(stack) = stack {
-            self.call_sites.name(site, stack.iter().map(|frame| frame_of(frame)).collect());
+            self.call_sites.name(site, stack.iter().map(|frame| Frame::of_text(frame)).collect());
         }
         let call_site = self.call_sites.of(site);
         self.ids.insert(site, call_site);
@@ -184,35 +184,6 @@ impl Site {
         if let Some(bin) = self.live.at(at_ns) {
             bin.merge(&Some(Span { least: bytes, most: bytes, last: bytes }));
         }
-    }
-}
-
-/// A frame as a trace has it, in the format that [`Frame`] displays.
-fn frame_of(text: &str) -> Frame {
-    let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
-    let inside = text.rsplit_once(" (").and_then(|(name, rest)| Some((name, rest.strip_suffix(')')?)));
-    if let Some((name, module)) = inside {
-        if let Some((function, offset)) = name.rsplit_once("+0x")
-            && let Some(offset) = number(offset)
-        {
-            let (function, module) = (Some(function.to_owned()), Some(module.to_owned()));
-            return Frame { function, offset, module, ..Frame::default() };
-        }
-        if let Some((file, line)) = module.rsplit_once(':')
-            && let Ok(line) = line.parse()
-        {
-            let (function, file) = (Some(name.to_owned()), Some(file.to_owned()));
-            return Frame { function, file, line: Some(line), ..Frame::default() };
-        }
-    }
-    if let Some((module, offset)) = text.rsplit_once("+0x")
-        && let Some(offset) = number(offset)
-    {
-        return Frame { module: Some(module.to_owned()), offset, ..Frame::default() };
-    }
-    match text.strip_prefix("0x").and_then(number) {
-        Some(address) => Frame { address, ..Frame::default() },
-        None => Frame { function: Some(text.to_owned()), ..Frame::default() },
     }
 }
 
@@ -277,14 +248,5 @@ mod tests {
         let report = fed(&[at_site(alloc(0x10, 100, 1000), 1, None), Event::Call(Box::new(end))]);
         assert_eq!((report.at_end.sites.len(), report.unattributed), (0, 0));
         assert_eq!(report.curves[0].columns((0, 10_000), 2), [100, 0]);
-    }
-
-    #[test]
-    fn frames_are_read_as_they_are_written() {
-        for text in ["f(int)+0x2bd (lib.so)", "f<a> (x.cc:12)", "lib.so.13+0x5b45ee", "0x55"] {
-            let frame = frame_of(text);
-            assert_eq!((frame.to_string().as_str(), frame.inlined), (text, false));
-        }
-        assert_eq!(frame_of("garbage (").function.as_deref(), Some("garbage ("));
     }
 }

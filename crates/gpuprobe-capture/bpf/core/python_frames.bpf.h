@@ -51,19 +51,68 @@ static __always_inline __u64 innermost_frame(const struct gp_python *python)
 	return frame && python->has_c_frame ? word_at(frame + python->frame_in_c_frame) : frame;
 }
 
-static __always_inline __u64 frame_word(const struct gp_python_walk *walk, __u8 offset)
+/* The word at an offset of what was read last. */
+static __always_inline __u64 read_word(const struct gp_python_walk *walk, __u8 offset)
 {
 	return *(const __u64 *)&walk->bytes[offset & (GP_PYTHON_FRAME_BYTES - 8)];
 }
 
-static __always_inline __u8 frame_byte(const struct gp_python_walk *walk, __u8 offset)
+static __always_inline __u8 read_byte(const struct gp_python_walk *walk, __u8 offset)
 {
 	return walk->bytes[offset & (GP_PYTHON_FRAME_BYTES - 1)];
 }
 
+static __always_inline __u64 mixed(__u64 sum, __u64 word)
+{
+	return (sum ^ word) * GP_SCRAMBLE;
+}
+
+/* Reads the beginning of a line table. What cannot be read is zero. */
+static __always_inline void read_table(struct gp_line_table *table, __u64 address)
+{
+	/* after the reference count and the type */
+	const __u64 at = address + 16, words = sizeof(table->word);
+
+	if (!bpf_probe_read_user(table, sizeof(*table), (void *)at))
+		return;
+	/* a small one may end before a page that is not there */
+	__builtin_memset(table, 0, sizeof(*table));
+	bpf_probe_read_user(table, sizeof(*table) - words, (void *)at);
+	bpf_probe_read_user(table->word, table->size < words ? table->size : words, (void *)(address + 32));
+}
+
+/* The fingerprint of a code object; 0 if it cannot be read. */
+static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const struct gp_python *python,
+					    __u64 code)
+{
+	struct gp_line_table *table = &walk->table;
+	__u64 sum, address, line;
+
+	if (bpf_probe_read_user(walk->bytes, sizeof(walk->bytes), (void *)(code + python->code_begin)))
+		return 0;
+	address = read_word(walk, python->line_table);
+	/* a number of four bytes, in either half of its word */
+	line = read_word(walk, python->first_line);
+	line = python->first_line & 4 ? line >> 32 : (__u32)line;
+	sum = mixed(0, read_word(walk, python->file));
+	sum = mixed(sum, read_word(walk, python->name));
+	sum = mixed(mixed(sum, address), line);
+	read_table(table, address);
+	sum = mixed(sum, table->size);
+	for (__u32 i = 0; i < GP_PYTHON_TABLE_WORDS; i++) {
+		/* without what follows the table */
+		if (table->size <= 8 * i)
+			table->word[i] = 0;
+		else if (table->size < 8 * (i + 1))
+			table->word[i] &= ~0ULL >> (64 - 8 * (table->size & 7));
+		sum = mixed(sum, table->word[i]);
+	}
+	return sum | 1;
+}
+
 struct python_step {
 	struct gp_python_walk *walk;
-	struct gp_python python;
+	const struct gp_python *python;
 	__u64 frame;
 };
 
@@ -71,8 +120,9 @@ struct python_step {
 static long python_step(__u64 index, struct python_step *step)
 {
 	struct gp_python_walk *walk = step->walk;
-	const struct gp_python *python = &step->python;
-	__u64 code, instruction;
+	const struct gp_python *python = step->python;
+	struct gp_python_frame *frame;
+	__u64 code, instruction, fingerprint;
 	__u32 at = walk->count;
 	__u8 owner = 0;
 
@@ -86,25 +136,27 @@ static long python_step(__u64 index, struct python_step *step)
 	}
 	if (bpf_probe_read_user(walk->bytes, sizeof(walk->bytes), (void *)step->frame))
 		return 1;
-	step->frame = frame_word(walk, python->previous);
+	step->frame = read_word(walk, python->previous);
 	if (python->owner != GP_NO_OFFSET)
-		owner = frame_byte(walk, python->owner) & 7;
+		owner = read_byte(walk, python->owner) & 7;
 	if (python->shim_owners >> owner & 1) {
 		if (owner == python->entry_owner && at)
 			walk->frame[(at - 1) & (GP_PYTHON_FRAMES - 1)].code |= 1;
 		return 0;
 	}
-	code = frame_word(walk, python->code) & ~(python->code_tag | 1);
-	instruction = frame_word(walk, python->instruction);
+	code = read_word(walk, python->code) & ~(python->code_tag | 1);
+	instruction = read_word(walk, python->instruction);
 	if (python->instruction_bytes == 4)
 		instruction = (__u32)instruction;
 	if (python->every_is_entry ||
-	    (python->entry_flag != GP_NO_OFFSET && frame_byte(walk, python->entry_flag)))
+	    (python->entry_flag != GP_NO_OFFSET && read_byte(walk, python->entry_flag)))
 		code |= 1;
-	walk->hash = (walk->hash ^ code) * GP_SCRAMBLE;
-	walk->hash = (walk->hash ^ instruction) * GP_SCRAMBLE;
-	walk->frame[at & (GP_PYTHON_FRAMES - 1)].code = code;
-	walk->frame[at & (GP_PYTHON_FRAMES - 1)].instruction = instruction;
+	fingerprint = fingerprint_of(walk, python, code & ~1ULL);
+	walk->hash = mixed(mixed(mixed(walk->hash, code), instruction), fingerprint);
+	frame = &walk->frame[at & (GP_PYTHON_FRAMES - 1)];
+	frame->code = code;
+	frame->instruction = instruction;
+	frame->fingerprint = fingerprint;
 	walk->count = at + 1;
 	return 0;
 }
@@ -127,7 +179,7 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
 	thread->python.hash = 0;
 	thread->python.end = GP_PYTHON_LOST;
 	step.walk = &thread->python;
-	step.python = *python;
+	step.python = python;
 	step.frame = innermost_frame(python);
 	if (step.frame)
 		bpf_loop(GP_PYTHON_STEPS, python_step, &step, 0);
@@ -155,7 +207,8 @@ GP_GLOBAL_FUNC int send_python(__u64 id, __u32 stack_kind)
 	record->stack_kind = stack_kind;
 	record->frames = thread->python.count;
 	record->reserved = 0;
-	__builtin_memcpy(record->frame, thread->python.frame, sizeof(record->frame));
+	/* clang copies only up to 1 KiB itself */
+	bpf_probe_read_kernel(record->frame, sizeof(record->frame), thread->python.frame);
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
 }

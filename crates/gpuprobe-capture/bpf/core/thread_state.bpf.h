@@ -32,14 +32,22 @@ struct gp_counted {
 	__u32 row;
 };
 
+/* The first bytes of a line table of Python: a bytes object without its reference count and type. */
+struct gp_line_table {
+	__u64 size;
+	__u64 hash;
+	__u64 word[GP_PYTHON_TABLE_WORDS];
+};
+
 /* Python frames of the thread, as of the last walk. */
 struct gp_python_walk {
 	__u32 count;
 	/* gp_python_end */
 	__u32 end;
 	__u64 hash;
-	/* the frame that is being read */
+	/* the frame or the code object that was read last, and its line table */
 	__u8 bytes[GP_PYTHON_FRAME_BYTES];
+	struct gp_line_table table;
 	struct gp_python_frame frame[GP_PYTHON_FRAMES];
 };
 

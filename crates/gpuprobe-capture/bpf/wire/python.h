@@ -9,8 +9,11 @@
 enum gp_python_length {
 	/* the most Python frames of a stack, counted from the innermost */
 	GP_PYTHON_FRAMES = 64,
-	/* how much of a frame is read, a multiple of 8: it contains everything that gp_python names */
+	/* how much of a frame and of a code object is read, a power of 2: everything that gp_python names is
+	   there */
 	GP_PYTHON_FRAME_BYTES = 128,
+	/* how many words at the beginning of a line table are part of the fingerprint */
+	GP_PYTHON_TABLE_WORDS = 3,
 	/* the most frames that are read: some have no Python code */
 	GP_PYTHON_STEPS = 128,
 };
@@ -42,14 +45,23 @@ struct gp_python {
 	/* a byte that is not zero in an entry; GP_NO_OFFSET if an owner marks entries, or every frame is one
 	 */
 	__u8 entry_flag;
-	__u32 every_is_entry;
-	__u32 reserved;
+	__u8 every_is_entry;
+	/* in a code object: where reading begins; the others are offsets from there */
+	__u8 code_begin;
+	__u8 first_line;
+	__u8 file;
+	__u8 name;
+	__u8 line_table;
+	__u16 reserved;
 };
 
 /* One frame: its code object, with bit 0 set if a call of the evaluation function began with it. */
 struct gp_python_frame {
 	__u64 code;
 	__u64 instruction;
+	/* tells the code object from a later one at its address; fingerprint.rs in gpuprobe-discover says how
+	 */
+	__u64 fingerprint;
 };
 
 /* Why there are no more frames. */

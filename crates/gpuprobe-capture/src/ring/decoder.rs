@@ -29,13 +29,13 @@ use crate::ring::graph_contents::Graphs;
 use crate::ring::records::Records;
 use crate::ring::xid_message::format_message;
 use crate::stacks::call_sites::CallSites;
-use crate::stacks::python_stacks::{WaitingPython, python_record};
+use crate::stacks::python_stacks::{PythonChanges, WaitingPython, python_record};
 use crate::stacks::raw_stack::{RawStack, WaitingStacks};
-use crate::stacks::resolver::Resolve;
+use crate::stacks::resolver::{Program, Resolve};
 use crate::wire::device_rows::call_of;
 use crate::wire::{
-    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_python, gp_stack_record,
-    gp_xid_record, number,
+    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_stack_record, gp_xid_record,
+    number,
 };
 
 mod graph_launches;
@@ -109,12 +109,17 @@ impl Decoder {
 
     /// Reads the mappings of a process whose calls will come.
     pub(crate) fn observe(&mut self, tgid: Tgid) {
-        self.resolve.observe(tgid);
+        self.resolve.observe(tgid, Program::Same);
     }
 
-    /// Interpreters of Python that the BPF programs do not know yet.
-    pub(crate) fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)> {
-        self.resolve.take_new_pythons()
+    /// Which interpreters of Python were found, and which cannot be used.
+    pub(crate) fn take_python_changes(&mut self) -> PythonChanges {
+        self.resolve.take_python_changes()
+    }
+
+    /// Python frames that could not be read.
+    pub(crate) fn unread_python(&self) -> u64 {
+        self.resolve.unread_python()
     }
 
     /// Forgets an exited process.
@@ -362,7 +367,7 @@ impl Decoder {
         }
         // also after an exec
         if change == ProcessChange::Start {
-            self.resolve.observe(key.tgid);
+            self.resolve.observe(key.tgid, Program::MaybeNew);
         }
         let event = ProcessEvent {
             id: raw.id,

@@ -6,16 +6,20 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::ProcessMemory;
 use gpuprobe_discover::python::{
-    CodeCache, EntryMark, InstructionKind, Interpreter, MergedFrame, PythonFrame, StackToMerge,
-    UNKNOWN_INSTRUCTION, merge,
+    CodeCache, EntryMark, InstructionKind, Interpreter, InterpreterSearch, MergedFrame, NoInterpreter,
+    PythonFrame, StackToMerge, UNKNOWN_INSTRUCTION, merge,
 };
 use gpuprobe_event::{Frame, Tgid};
 
+use crate::stacks::resolver::Program;
 use crate::wire::{from_bytes, gp_python, gp_python_record, number};
 
 const PROC: &str = "/proc";
 /// An offset that the version of Python does not have; `GP_NO_OFFSET` of the header.
 const NO_OFFSET: u8 = 255;
+
+/// Stands for Python frames that were not walked.
+const MORE_FRAMES: &str = "...";
 
 /// The Python frames of one stack, innermost first, with the function, file and line of each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +44,13 @@ impl PythonStack {
             MergedFrame::Native(at) => native.get(at).cloned(),
             MergedFrame::Python(at) => self.frames.get(at).map(|(_, frame)| frame.clone()),
         };
-        merged.frames.into_iter().filter_map(frame).collect()
+        let mut frames: Vec<Frame> = merged.frames.into_iter().filter_map(frame).collect();
+        let last = frames.iter().rposition(|frame| frame.python).filter(|_| !self.is_complete);
+        if let Some(last) = last {
+            let more = Frame { function: Some(MORE_FRAMES.to_owned()), python: true, ..Frame::default() };
+            frames.insert(last + 1, more);
+        }
+        frames
     }
 }
 
@@ -51,9 +61,22 @@ fn python_frame((code, instruction_offset, is_entry): PythonKey) -> PythonFrame 
 /// The interpreters of processes.
 #[derive(Debug, Default)]
 pub(crate) struct Pythons {
+    search: InterpreterSearch,
     processes: HashMap<Tgid, Python>,
-    /// Interpreters that the BPF programs do not know yet.
-    new: Vec<(Tgid, gp_python)>,
+    /// Why the Python frames of these processes cannot be read.
+    unsupported: HashMap<Tgid, String>,
+    changes: PythonChanges,
+    /// Frames that could not be read: their memory was not there any more, or never was.
+    unread: u64,
+}
+
+/// What changed since it was last taken.
+#[derive(Debug, Default)]
+pub(crate) struct PythonChanges {
+    /// What the BPF programs need to know: `None` for a process without an interpreter.
+    pub(crate) interpreters: Vec<(Tgid, Option<gp_python>)>,
+    /// Processes whose Python frames cannot be read, and why.
+    pub(crate) unsupported: Vec<(Tgid, String)>,
 }
 
 #[derive(Debug)]
@@ -63,24 +86,52 @@ struct Python {
 }
 
 impl Pythons {
-    /// Looks for the interpreter of a process.
-    pub(crate) fn observe(&mut self, tgid: Tgid) {
-        if self.processes.contains_key(&tgid) {
+    /// Looks for the interpreter of a process. If it is already known, only a new program is searched again.
+    pub(crate) fn observe(&mut self, tgid: Tgid, program: Program) {
+        if program == Program::Same && self.processes.contains_key(&tgid) {
             return;
         }
-        // TODO: report why there is none, if the process runs Python
-        if let Ok(interpreter) = Interpreter::of_pid(Path::new(PROC), tgid.0) {
-            self.new.extend(offsets_for_bpf(&interpreter).map(|offsets| (tgid, offsets)));
-            self.processes.insert(tgid, Python { interpreter, codes: CodeCache::new() });
+        let found = self.search.find(Path::new(PROC), tgid.0).map(|found| (found, offsets_for_bpf(&found)));
+        let problem = match found {
+            Ok((interpreter, Some(offsets))) => {
+                let known = self.processes.get(&tgid);
+                if known.is_none_or(|known| known.interpreter != interpreter) {
+                    self.changes.interpreters.push((tgid, Some(offsets)));
+                    self.processes.insert(tgid, Python { interpreter, codes: CodeCache::new() });
+                }
+                return;
+            }
+            Ok((interpreter, None)) => NoInterpreter::NoOffsets(interpreter.version).to_string(),
+            // it may also have exited
+            Err(NoInterpreter::NotPython | NoInterpreter::Process(_)) => return self.remove(tgid),
+            Err(problem) => problem.to_string(),
+        };
+        self.remove(tgid);
+        if self.unsupported.get(&tgid) != Some(&problem) {
+            self.unsupported.insert(tgid, problem.clone());
+            self.changes.unsupported.push((tgid, problem));
         }
     }
 
-    pub(crate) fn take_new(&mut self) -> Vec<(Tgid, gp_python)> {
-        std::mem::take(&mut self.new)
+    pub(crate) fn take_changes(&mut self) -> PythonChanges {
+        std::mem::take(&mut self.changes)
     }
 
+    /// Forgets an exited process.
     pub(crate) fn forget(&mut self, tgid: Tgid) {
-        self.processes.remove(&tgid);
+        self.remove(tgid);
+        self.unsupported.remove(&tgid);
+    }
+
+    fn remove(&mut self, tgid: Tgid) {
+        if self.processes.remove(&tgid).is_some() {
+            self.changes.interpreters.push((tgid, None));
+        }
+    }
+
+    /// Frames that could not be read.
+    pub(crate) fn unread(&self) -> u64 {
+        self.unread
     }
 
     /// Reads names and lines. This must be soon: code objects are freed.
@@ -101,19 +152,21 @@ impl Pythons {
                     i32::try_from(offset).ok().filter(|offset| *offset >= -2).unwrap_or(UNKNOWN_INSTRUCTION)
                 }
             };
-            let found = python.codes.resolve(&memory, &offsets, code);
-            let frame = found.map_or_else(
-                |_| Frame { address: code, function: Some("(Python)".to_owned()), ..Frame::default() },
-                |found| Frame {
-                    address: code,
+            let found = python.codes.resolve_seen(&memory, &offsets, code, walked.fingerprint);
+            self.unread += u64::from(found.is_err());
+            let unknown = Frame { address: code, python: true, ..Frame::default() };
+            let frame = match found {
+                Ok(found) => Frame {
                     function: Some(found.function().to_owned()),
                     file: Some(found.file.clone()),
                     line: found.line_of(instruction_offset),
-                    ..Frame::default()
+                    ..unknown
                 },
-            );
+                Err(_) => unknown,
+            };
             frames.push(((code, instruction_offset, is_entry), frame));
         }
+        self.unread += u64::from(raw.end == number::PYTHON_LOST);
         Some(PythonStack { frames, is_complete: raw.end == number::PYTHON_COMPLETE })
     }
 }
@@ -125,9 +178,12 @@ fn folder_of(tgid: Tgid) -> PathBuf {
 /// The offsets as the BPF programs read them. `None` if one does not fit there.
 fn offsets_for_bpf(interpreter: &Interpreter) -> Option<gp_python> {
     let offsets = &interpreter.offsets;
-    let (thread, frame) = (&offsets.thread, &offsets.frame);
+    let (thread, frame, code) = (&offsets.thread, &offsets.frame, &offsets.code);
     let byte =
         |offset: u32| u8::try_from(offset).ok().filter(|at| usize::from(*at) < number::PYTHON_FRAME_BYTES);
+    // the first of the fields in every version, and aligned, so that all words are
+    let code_begin = u8::try_from(code.first_line & !7).ok()?;
+    let in_code = |offset: u32| byte(offset.checked_sub(code_begin.into())?);
     let (has_instruction_pointer, every) =
         (frame.instruction_kind == InstructionKind::Pointer, frame.entry == EntryMark::Every);
     Some(gp_python {
@@ -147,7 +203,12 @@ fn offsets_for_bpf(interpreter: &Interpreter) -> Option<gp_python> {
             EntryMark::Flag(at) => byte(at)?,
             EntryMark::Every | EntryMark::Shim => NO_OFFSET,
         },
-        every_is_entry: u32::from(every),
+        every_is_entry: u8::from(every),
+        code_begin,
+        first_line: in_code(code.first_line)?,
+        file: in_code(code.file)?,
+        name: in_code(code.name)?,
+        line_table: in_code(code.line_table)?,
         reserved: 0,
     })
 }

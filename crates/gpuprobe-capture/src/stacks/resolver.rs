@@ -6,17 +6,24 @@ use std::path::{Path, PathBuf};
 use gpuprobe_discover::{KernelNameSearch, Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
 use gpuprobe_event::{Frame, Tgid};
 
-use crate::stacks::python_stacks::{PythonStack, Pythons};
+use crate::stacks::python_stacks::{PythonChanges, PythonStack, Pythons};
 use crate::stacks::raw_stack::RawStack;
-use crate::wire::{gp_python, gp_python_record};
+use crate::wire::gp_python_record;
 
 const PROC: &str = "/proc";
 const LONGEST_TEXT: usize = 4096;
 
+/// Whether a process may run another program than when it was last observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    Same,
+    MaybeNew,
+}
+
 /// Resolves addresses of running processes.
 pub(crate) trait Resolve: Debug {
-    /// Reads the mappings of a process at its first call. It may exit soon.
-    fn observe(&mut self, tgid: Tgid);
+    /// Reads the mappings of a process. It may exit soon.
+    fn observe(&mut self, tgid: Tgid, program: Program);
     /// The name of the function at an address.
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// The return addresses of a stack, innermost first.
@@ -31,8 +38,10 @@ pub(crate) trait Resolve: Debug {
     fn has_kernel_name(&mut self, tgid: Tgid, name: &str) -> Option<bool>;
     /// The Python frames of a stack.
     fn python(&mut self, raw: &gp_python_record) -> Option<PythonStack>;
-    /// Interpreters that were found since the last call, for the BPF programs.
-    fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)>;
+    /// Which interpreters were found since the last call, and which cannot be used.
+    fn take_python_changes(&mut self) -> PythonChanges;
+    /// Python frames whose names could not be read.
+    fn unread_python(&self) -> u64;
     /// Forgets an exited process.
     fn forget(&mut self, tgid: Tgid);
 }
@@ -44,27 +53,31 @@ pub(crate) struct FileResolver {
     unwinder: Unwinder,
     kernel_names: KernelNameSearch,
     pythons: Pythons,
-    /// Whether anything will be resolved at all.
-    is_needed: bool,
+    /// Whether names or stacks will be resolved.
+    names: bool,
+    stacks: bool,
 }
 
 impl FileResolver {
-    pub(crate) fn new(is_needed: bool) -> Self {
+    pub(crate) fn new(names: bool, stacks: bool) -> Self {
         Self {
             symbols: Symbolizer::new(),
             unwinder: Unwinder::new(),
             kernel_names: KernelNameSearch::default(),
             pythons: Pythons::default(),
-            is_needed,
+            names,
+            stacks,
         }
     }
 }
 
 impl Resolve for FileResolver {
-    fn observe(&mut self, tgid: Tgid) {
-        if self.is_needed {
+    fn observe(&mut self, tgid: Tgid, program: Program) {
+        if self.names || self.stacks {
             self.unwinder.observe(Path::new(PROC), tgid.0);
-            self.pythons.observe(tgid);
+        }
+        if self.stacks {
+            self.pythons.observe(tgid, program);
         }
     }
 
@@ -108,8 +121,12 @@ impl Resolve for FileResolver {
         self.pythons.resolve(raw)
     }
 
-    fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)> {
-        self.pythons.take_new()
+    fn take_python_changes(&mut self) -> PythonChanges {
+        self.pythons.take_changes()
+    }
+
+    fn unread_python(&self) -> u64 {
+        self.pythons.unread()
     }
 
     fn forget(&mut self, tgid: Tgid) {
@@ -129,7 +146,7 @@ fn memory_of(tgid: Tgid) -> PathBuf {
 pub(crate) struct NoResolver;
 
 impl Resolve for NoResolver {
-    fn observe(&mut self, _tgid: Tgid) {}
+    fn observe(&mut self, _tgid: Tgid, _program: Program) {}
 
     fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
         None
@@ -159,8 +176,12 @@ impl Resolve for NoResolver {
         None
     }
 
-    fn take_new_pythons(&mut self) -> Vec<(Tgid, gp_python)> {
-        Vec::new()
+    fn take_python_changes(&mut self) -> PythonChanges {
+        PythonChanges::default()
+    }
+
+    fn unread_python(&self) -> u64 {
+        0
     }
 
     fn forget(&mut self, _tgid: Tgid) {}

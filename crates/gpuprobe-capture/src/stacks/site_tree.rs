@@ -337,8 +337,8 @@ mod tests {
             assert_eq!(one.learn(&mut trees, 5, sites[i]), Learned::Yes);
             bpf.write(trees.take_changes());
             for (j, other) in samples[..=i].iter().enumerate() {
-                let found =
-                    trees.find(PROCESS, Root { address: 5, python: 0 }, |distance| other.word(distance));
+                let first = Root { address: 5, python: 0 };
+                let found = trees.find(PROCESS, first, |distance| other.word(distance));
                 assert_eq!(found, Some(SiteId(sites[j])), "{j} after {i}, in user space");
                 assert_eq!(other.find(&bpf, 5), sites[j], "{j} after {i}");
             }

@@ -208,6 +208,9 @@ pub(crate) mod tests {
         assert_eq!((number::NO_DEVICE, number::ACTION_ALLOC, number::SPACES), (255u8, 1u8, 6u8));
         assert_eq!((number::NO_STACKS, number::STACK_WORDS), (1u32, 12usize));
         assert_eq!(derived::SCRAMBLE, 0x9e37_79b9_7f4a_7c15);
+        // user space makes the fingerprints of code objects in the same way
+        assert_eq!(derived::SCRAMBLE, gpuprobe_discover::python::FINGERPRINT_FACTOR);
+        assert_eq!(number::PYTHON_TABLE_WORDS, gpuprobe_discover::python::FINGERPRINT_TABLE_WORDS);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Caches the code objects of one process. Code objects are freed and their addresses are used again, so a checksum
-//! shows each time whether the cached one is still there.
+//! Caches the code objects of one process. Code objects are freed and their addresses are used again, so a fingerprint
+//! shows each time whether the cached one is meant.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -17,7 +17,7 @@ const BYTE_LIMIT: usize = 32 << 20;
 /// The code objects of one process.
 #[derive(Debug, Default)]
 pub struct CodeCache {
-    /// By address, with the checksum.
+    /// By address, with the fingerprint.
     codes: HashMap<u64, (u64, Rc<CodeObject>)>,
     bytes: usize,
     types: KnownTypes,
@@ -36,28 +36,42 @@ impl CodeCache {
         address: u64,
     ) -> Result<Rc<CodeObject>, ObjectError> {
         let header = CodeHeader::read(memory, &mut self.types, &offsets.code, address)?;
-        let checksum = header.checksum(&offsets.code);
+        let fingerprint = header.fingerprint(memory, &offsets.code);
+        self.resolve_seen(memory, offsets, address, fingerprint)
+    }
+
+    /// The code object that had this fingerprint when its frame was walked. An error if another one is there now.
+    pub fn resolve_seen(
+        &mut self,
+        memory: &dyn Memory,
+        offsets: &PythonOffsets,
+        address: u64,
+        fingerprint: u64,
+    ) -> Result<Rc<CodeObject>, ObjectError> {
         if let Some((known, code)) = self.codes.get(&address)
-            && *known == checksum
+            && *known == fingerprint
         {
             return Ok(Rc::clone(code));
         }
-        let code = Rc::new(header.resolve(memory, &mut self.types, offsets)?);
+        let before = CodeHeader::read(memory, &mut self.types, &offsets.code, address)?;
+        let is_same = |header: &CodeHeader| header.fingerprint(memory, &offsets.code) == fingerprint;
+        if !is_same(&before) {
+            return Err(ObjectError::Replaced);
+        }
+        let code = Rc::new(before.resolve(memory, &mut self.types, offsets)?);
+        // the process goes on meanwhile
+        if !is_same(&CodeHeader::read(memory, &mut self.types, &offsets.code, address)?) {
+            return Err(ObjectError::Replaced);
+        }
         if self.codes.len() >= CODE_LIMIT || self.bytes + code.size() > BYTE_LIMIT {
             self.codes.clear();
             self.bytes = 0;
         }
         self.bytes += code.size();
-        if let Some((_, old)) = self.codes.insert(address, (checksum, Rc::clone(&code))) {
+        if let Some((_, old)) = self.codes.insert(address, (fingerprint, Rc::clone(&code))) {
             self.bytes = self.bytes.saturating_sub(old.size());
         }
         Ok(code)
-    }
-
-    /// The code object that was last seen at an address, for a process that has exited. It may have been replaced by
-    /// another one since.
-    pub fn last_seen(&self, address: u64) -> Option<&CodeObject> {
-        self.codes.get(&address).map(|(_, code)| code.as_ref())
     }
 }
 
@@ -79,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_code_object_costs_one_read() {
+    fn a_known_code_object_costs_three_reads() {
         let mut image = Image::new(12);
         let address = image.code(&TestCode::default());
         let counted = Counted(&image, Cell::new(0));
@@ -87,7 +101,11 @@ mod tests {
         let first = cache.resolve(&counted, &image.offsets, address).unwrap();
         assert!(counted.1.take() > 5);
         let second = cache.resolve(&counted, &image.offsets, address).unwrap();
-        assert_eq!((counted.1.take(), Rc::ptr_eq(&first, &second)), (1, true));
+        assert_eq!(
+            (counted.1.take(), Rc::ptr_eq(&first, &second)),
+            (3, true),
+            "the header, and the size and beginning of its line table"
+        );
     }
 
     #[test]
@@ -99,13 +117,25 @@ mod tests {
         let name = image.text_object("backward");
         image.put_word(address + u64::from(image.offsets.code.name), name);
         assert_eq!(cache.resolve(&image, &image.offsets, address).unwrap().name, "backward");
-        assert_eq!(cache.last_seen(address).unwrap().name, "backward");
         assert_eq!(cache.codes.len(), 1);
-        assert_eq!(cache.bytes, cache.last_seen(address).unwrap().size(), "the old one does not count");
+        assert_eq!(cache.bytes, cache.codes[&address].1.size(), "the old one does not count");
         image.put_word(address + 8, 0);
         assert_eq!(cache.resolve(&image, &image.offsets, address), Err(ObjectError::Unreadable));
-        assert_eq!(cache.last_seen(address).unwrap().name, "backward");
-        assert!(cache.last_seen(address + 8).is_none());
+    }
+
+    #[test]
+    fn a_code_object_is_only_what_it_was_when_its_frame_was_walked() {
+        let mut image = Image::new(12);
+        let address = image.code(&TestCode::default());
+        let mut cache = CodeCache::new();
+        cache.resolve(&image, &image.offsets, address).unwrap();
+        let seen = cache.codes[&address].0;
+        let first_line = address + u64::from(image.offsets.code.first_line);
+        image.put(first_line, &99i32.to_le_bytes());
+        let cached = cache.resolve_seen(&image, &image.offsets, address, seen).unwrap();
+        assert_eq!(cached.name, "step", "the cached one is still right");
+        let fresh = CodeCache::new().resolve_seen(&image, &image.offsets, address, seen);
+        assert_eq!(fresh, Err(ObjectError::Replaced));
     }
 
     /// Resolves this many code objects that share their texts, with a file of this name.

@@ -12,10 +12,14 @@ use super::version::PythonVersion;
 use crate::access::path_from_proc;
 use crate::elf::{Elf, ElfSymbol, Machine, Table};
 use crate::error::DiscoverError;
-use crate::process::{CodeRange, Memory, ProcessMemory, code_ranges, load_bias, open_mapped, read_maps};
+use crate::process::{
+    CodeRange, MappedFile, Memory, ProcessMemory, code_ranges, load_bias, open_mapped, read_maps,
+};
 
 /// The most bytes of files that are read for one process.
 const FILE_BYTES: u64 = 256 << 20;
+/// The most files that are known to have no interpreter; beyond that all are searched again.
+const KNOWN_FILES: usize = 16 << 10;
 const RUNTIME: &[u8] = b"_PyRuntime";
 /// A number, since 3.11.
 const VERSION: &[u8] = b"Py_Version";
@@ -54,15 +58,53 @@ pub enum NoInterpreter {
     Process(#[from] DiscoverError),
 }
 
-impl Interpreter {
+/// Finds interpreters. Each file that has none is searched once.
+#[derive(Debug, Default)]
+pub struct InterpreterSearch {
+    without: HashSet<MappedFile>,
+}
+
+impl InterpreterSearch {
     /// Finds the interpreter of a process.
-    pub fn of_pid(proc_root: &Path, pid: u32) -> Result<Self, NoInterpreter> {
+    pub fn find(&mut self, proc_root: &Path, pid: u32) -> Result<Interpreter, NoInterpreter> {
         let folder = proc_root.join(pid.to_string());
         let text = read_maps(&folder, pid)?;
         let exe = fs::read_link(folder.join("exe")).map(|exe| path_from_proc(exe.as_os_str().as_bytes()));
         let files = mapped_files(&text, exe.ok().as_deref());
-        let found = in_files(&folder, &files).ok_or(NoInterpreter::NotPython)?;
-        Self::of_runtime(&found, &files, &ProcessMemory::new(&folder))
+        let found = self.in_files(&folder, &files).ok_or(NoInterpreter::NotPython)?;
+        Interpreter::of_runtime(&found, &files, &ProcessMemory::new(&folder))
+    }
+
+    fn in_files(&mut self, folder: &Path, files: &[CodeRange]) -> Option<Runtime> {
+        let mut bytes_read = 0;
+        for (index, range) in files.iter().enumerate() {
+            let mapping = range.file.as_ref()?;
+            if self.without.contains(&mapping.file) {
+                continue;
+            }
+            // a file that cannot be opened or parsed has no interpreter that could be read
+            let Ok((file, _)) = open_mapped(folder, mapping) else { continue };
+            let path = &mapping.file.path;
+            // The full table of a large library takes long to read, and an interpreter in a library exports its symbols.
+            let is_likely = index == 0 || is_called_python(path);
+            let found = Elf::parse(&file).ok().and_then(|elf| in_file(&elf, range, path, is_likely));
+            bytes_read += file.bytes_read();
+            if found.is_some() || bytes_read > FILE_BYTES {
+                return found;
+            }
+            if self.without.len() >= KNOWN_FILES {
+                self.without.clear();
+            }
+            self.without.insert(mapping.file.clone());
+        }
+        None
+    }
+}
+
+impl Interpreter {
+    /// Finds the interpreter of a process.
+    pub fn of_pid(proc_root: &Path, pid: u32) -> Result<Self, NoInterpreter> {
+        InterpreterSearch::default().find(proc_root, pid)
     }
 
     fn of_runtime(found: &Runtime, files: &[CodeRange], memory: &dyn Memory) -> Result<Self, NoInterpreter> {
@@ -150,24 +192,6 @@ struct Runtime {
     number: Option<u64>,
     /// The version by the texts in the file.
     in_contents: Option<PythonVersion>,
-}
-
-fn in_files(folder: &Path, files: &[CodeRange]) -> Option<Runtime> {
-    let mut bytes_read = 0;
-    for (index, range) in files.iter().enumerate() {
-        let mapping = range.file.as_ref()?;
-        // a file that cannot be opened or parsed has no interpreter that could be read
-        let Ok((file, _)) = open_mapped(folder, mapping) else { continue };
-        let path = &mapping.file.path;
-        // The full table of a large library takes long to read, and an interpreter in a library exports its symbols.
-        let is_likely = index == 0 || is_called_python(path);
-        let found = Elf::parse(&file).ok().and_then(|elf| in_file(&elf, range, path, is_likely));
-        bytes_read += file.bytes_read();
-        if found.is_some() || bytes_read > FILE_BYTES {
-            return found;
-        }
-    }
-    None
 }
 
 fn in_file(elf: &Elf<'_>, range: &CodeRange, path: &Path, is_likely: bool) -> Option<Runtime> {
@@ -307,13 +331,13 @@ mod tests {
         let folder = proc.process(7, &[("/bin/sh", Path::new("/bin/sh")), ("/opt/embeds", &path)]);
         let text = read_maps(&folder, 7).unwrap();
         let files = mapped_files(&text, None);
-        let found = in_files(&folder, &files).unwrap();
+        let found = InterpreterSearch::default().in_files(&folder, &files).unwrap();
         // the code is at 0x41000 in the file and mapped at the address of the second file
         assert_eq!((found.address, found.number), (0x7f00_0001_0000 + 0x4000, None));
         assert_eq!(found.path, Path::new("/opt/embeds"));
 
         ElfBuilder::new().export("main", &[0xc3]).write(&path);
-        assert!(in_files(&folder, &files).is_none());
+        assert!(InterpreterSearch::default().in_files(&folder, &files).is_none());
         let error = Interpreter::of_pid(proc.path(), 7).unwrap_err();
         assert_eq!(error.to_string(), "the process has no Python interpreter");
         let error = Interpreter::of_pid(proc.path(), 8).unwrap_err();

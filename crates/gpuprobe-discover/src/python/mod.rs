@@ -7,6 +7,7 @@
 mod code_cache;
 mod code_object;
 mod debug_offsets;
+mod fingerprint;
 mod frame_walk;
 #[cfg(any(test, fuzzing))]
 mod image;
@@ -15,17 +16,17 @@ mod line_table;
 mod merge;
 mod object;
 mod offsets;
-mod user_code;
 mod version;
 
 pub use code_cache::CodeCache;
 pub use code_object::{CodeObject, UNKNOWN_INSTRUCTION};
+pub use fingerprint::{FINGERPRINT_FACTOR, FINGERPRINT_TABLE_WORDS};
 pub use frame_walk::{
     NoPythonStack, PYTHON_FRAME_LIMIT, PythonFrame, PythonStack, PythonStackEnd, PythonThread,
 };
 #[cfg(fuzzing)]
 pub(crate) use image::damaged_process;
-pub use interpreter::{Interpreter, NoInterpreter};
+pub use interpreter::{Interpreter, InterpreterSearch, NoInterpreter};
 pub use line_table::LineTableFormat;
 pub use merge::{Alignment, MergedFrame, MergedStack, StackToMerge, is_evaluation, merge};
 pub use object::ObjectError;
@@ -33,5 +34,4 @@ pub use offsets::{
     CodeOffsets, EntryMark, FrameOffsets, InstructionKind, PythonOffsets, RuntimeOffsets, TextOffsets,
     ThreadOffsets,
 };
-pub use user_code::{call_site, is_user_code};
 pub use version::PythonVersion;

@@ -13,6 +13,8 @@ pub enum ObjectError {
     WrongType(&'static str),
     #[error("it is a string of no known layout")]
     UnknownLayout,
+    #[error("it was freed, and another one is at its address")]
+    Replaced,
     #[error("it has {size} bytes, more than the limit of {limit}")]
     TooLarge { size: u64, limit: usize },
 }

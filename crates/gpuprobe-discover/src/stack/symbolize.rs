@@ -56,7 +56,8 @@ impl Named {
     pub(crate) fn frame(&self, address: u64, module: Option<String>) -> Frame {
         let (file, line) = self.line.clone().unzip();
         let offset = self.offset.wrapping_add(1);
-        Frame { address, function: self.function.clone(), offset, module, file, line, inlined: self.inlined }
+        let (function, inlined) = (self.function.clone(), self.inlined);
+        Frame { address, function, offset, module, file, line, inlined, python: false }
     }
 }
 

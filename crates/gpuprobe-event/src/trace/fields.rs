@@ -339,11 +339,11 @@ pub fn out_of_memory_fields(event: &OutOfMemoryEvent, to: &mut impl Fields) {
     if let Some(gpu) = event.gpu {
         to.uint("gpu", gpu.into());
     }
-    to.uint("requested_bytes", event.requested_bytes);
-    to.uint("in_use_bytes", event.in_use_bytes);
-    to.uint("reserved_bytes", event.reserved_bytes);
+    to.uint("requested", event.requested_bytes);
+    to.uint("allocated", event.in_use_bytes);
+    to.uint("reserved", event.reserved_bytes);
     if let Some(free) = event.free_bytes {
-        to.uint("free_bytes", free);
+        to.uint("free", free);
     }
     if !event.call_site.is_empty() {
         to.text("call_site", &event.call_site);

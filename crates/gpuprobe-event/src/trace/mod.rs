@@ -77,7 +77,7 @@ pub struct End {
     pub next: Option<String>,
 }
 
-/// The name of the line of an out-of-memory error, whose type is `memory`.
+/// The type and the name of the line of an out-of-memory error.
 pub const OUT_OF_MEMORY: &str = "out_of_memory";
 
 /// The value of `type` for a class of calls.

@@ -262,7 +262,7 @@ fn xid_line(xid: &XidEvent, out: &mut Vec<u8>) {
 }
 
 fn out_of_memory_line(event: &OutOfMemoryEvent, out: &mut Vec<u8>) {
-    head(out, event.id, event.at_ns, "memory", &Name::Borrowed(OUT_OF_MEMORY), "i");
+    head(out, event.id, event.at_ns, OUT_OF_MEMORY, &Name::Borrowed(OUT_OF_MEMORY), "i");
     who(out, event.tgid.0, event.tid.0, &event.process);
     out_of_memory_fields(event, &mut Json(out));
 }

@@ -223,7 +223,7 @@ impl<W: Write> TraceWriter for Chrome<W> {
 
     fn out_of_memory(&mut self, event: &OutOfMemoryEvent) -> io::Result<()> {
         let &OutOfMemoryEvent { at_ns, tgid, tid, .. } = event;
-        let head = Head { name: OUT_OF_MEMORY, category: "memory", phase: "i", at_ns, tgid, tid };
+        let head = Head { name: OUT_OF_MEMORY, category: OUT_OF_MEMORY, phase: "i", at_ns, tgid, tid };
         self.instant(&head, "p", |json| out_of_memory_fields(event, json))
     }
 

@@ -238,7 +238,7 @@ impl<W: Write> TraceWriter for Perfetto<W> {
     fn out_of_memory(&mut self, event: &OutOfMemoryEvent) -> io::Result<()> {
         self.tracks.losses();
         let at = (Kind::Instant, LOSSES, event.at_ns);
-        self.event(at, Some(("memory", OUT_OF_MEMORY)), |to| out_of_memory_fields(event, to))
+        self.event(at, Some((OUT_OF_MEMORY, OUT_OF_MEMORY)), |to| out_of_memory_fields(event, to))
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {

@@ -19,6 +19,7 @@ fn frame(function: &str, module: &str, line: Option<u32>) -> Frame {
         file: line.map(|_| "train.cc".to_owned()),
         line,
         inlined: false,
+        python: false,
     }
 }
 

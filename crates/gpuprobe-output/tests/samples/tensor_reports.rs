@@ -47,6 +47,7 @@ fn python(function: &str, line: u32) -> Vec<Frame> {
         file: line.map(|_| "/home/user/train.py".to_owned()),
         line,
         inlined: false,
+        python: line.is_some(),
     };
     vec![
         frame("c10::cuda::CUDACachingAllocator::malloc(unsigned long)", "libc10_cuda.so", None),

@@ -1,11 +1,11 @@
 //! Reads a recorded trace, with all of its segments.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result, bail};
@@ -17,6 +17,7 @@ use nix::fcntl::OFlag;
 
 use super::file_names::segment_path;
 use super::output_file::{Access, Replacement};
+use super::read_ahead::ReadAhead;
 use crate::terminal::notes::{note, print_stderr};
 
 const BUFFER: usize = 1 << 18;
@@ -79,7 +80,7 @@ impl Ending {
 
 /// The progress of reading, shown on a terminal.
 struct Progress {
-    read: Rc<Cell<u64>>,
+    read: Arc<AtomicU64>,
     total: u64,
     shown: Instant,
     lines: u64,
@@ -111,9 +112,9 @@ impl TraceInput {
         if metadata.is_dir() {
             bail!("{} is a folder: give the name of a trace in it", path.display());
         }
-        let read = Rc::new(Cell::new(0));
+        let read = Arc::new(AtomicU64::new(0));
         let progress = (metadata.is_file() && io::stderr().is_terminal()).then(|| Progress {
-            read: Rc::clone(&read),
+            read: Arc::clone(&read),
             total: metadata.len(),
             shown: Instant::now(),
             lines: 0,
@@ -206,7 +207,8 @@ impl TraceInput {
         progress.lines += 1;
         if progress.lines % LINES == 0 && progress.shown.elapsed() > EVERY {
             progress.shown = Instant::now();
-            let percent = progress.read.get().min(progress.total) * 100 / progress.total.max(1);
+            let percent =
+                progress.read.load(Ordering::Relaxed).min(progress.total) * 100 / progress.total.max(1);
             print_stderr(format_args!("\r\x1b[K{percent} %, {} lines", progress.lines));
         }
     }
@@ -247,22 +249,21 @@ pub(crate) fn create(path: &Path, trace: &Path) -> Result<Replacement> {
 /// A file that counts the bytes read from it.
 struct Counted {
     file: File,
-    read: Rc<Cell<u64>>,
+    read: Arc<AtomicU64>,
 }
 
 impl Read for Counted {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let taken = self.file.read(into)?;
-        self.read.set(self.read.get() + taken as u64);
+        self.read.fetch_add(taken as u64, Ordering::Relaxed);
         Ok(taken)
     }
 }
 
-fn reader(input: impl Read + 'static) -> Result<Reader<Box<dyn BufRead>>> {
+fn reader(input: impl Read + Send + 'static) -> Result<Reader<Box<dyn BufRead>>> {
     let mut input = BufReader::with_capacity(BUFFER, input);
     let plain: Box<dyn BufRead> = if input.fill_buf()?.starts_with(&ZSTD) {
-        let decoder = zstd::Decoder::with_buffer(input)?;
-        Box::new(BufReader::with_capacity(BUFFER, decoder))
+        Box::new(ReadAhead::start(zstd::Decoder::with_buffer(input)?)?)
     } else {
         Box::new(input)
     };

@@ -5,6 +5,7 @@ mod disk_space;
 mod file_names;
 pub(crate) mod input;
 pub(crate) mod output_file;
+mod read_ahead;
 mod room;
 mod sink;
 mod writer;

@@ -272,6 +272,9 @@ impl Probes {
         }
         note_stalls();
         let mut batch = self.capture.take()?;
+        for (tgid, why) in self.capture.take_unsupported_python() {
+            note!("gpuprobe: no Python frames of process {tgid}: {why}");
+        }
         fill_containers(&mut batch);
         fill_users(&mut batch.xids, Path::new(PROC));
         fill_holders(&mut batch, &mut self.capture)?;
@@ -364,6 +367,13 @@ impl Probes {
 
     /// Probes all libraries of the host. Returns the processes that had already mapped one.
     pub(crate) fn attach_host(&mut self) -> HashSet<Tgid> {
+        let late = self.attach_files_of_host();
+        // their next call may need a stack
+        late.iter().for_each(|tgid| self.capture.observe(*tgid));
+        late
+    }
+
+    fn attach_files_of_host(&mut self) -> HashSet<Tgid> {
         let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());
         self.attach_scan(scan).late
     }
@@ -372,7 +382,7 @@ impl Probes {
     /// are not reported until one of these processes has mapped them.
     pub(crate) fn attach_host_quietly(&mut self) {
         self.suppress_skips = true;
-        self.attach_host();
+        self.attach_files_of_host();
         self.suppress_skips = false;
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id));

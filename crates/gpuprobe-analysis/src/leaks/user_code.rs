@@ -11,7 +11,7 @@ const MADE_BY_LIBRARIES: [&str; 3] = ["<frozen ", "<__array_function__ internals
 
 /// The index of the call site in the files of a stack, the innermost first: the innermost frame of the user's own
 /// code, or the innermost frame if there is none. `None` without any frame.
-pub fn call_site<'f>(files: impl IntoIterator<Item = &'f str>) -> Option<usize> {
+pub(super) fn innermost_user_code<'f>(files: impl IntoIterator<Item = &'f str>) -> Option<usize> {
     let mut is_empty = true;
     let own = files.into_iter().inspect(|_| is_empty = false).position(is_user_code);
     own.or((!is_empty).then_some(0))
@@ -19,7 +19,7 @@ pub fn call_site<'f>(files: impl IntoIterator<Item = &'f str>) -> Option<usize> 
 
 /// Whether the file of a code object is the user's own: not the standard library, not an installed package, and not
 /// made by one.
-pub fn is_user_code(file: &str) -> bool {
+fn is_user_code(file: &str) -> bool {
     if MADE_BY_LIBRARIES.iter().any(|begin| file.starts_with(begin)) {
         return false;
     }
@@ -87,9 +87,9 @@ mod tests {
     fn the_call_site_is_the_innermost_own_frame() {
         let torch = "/x/site-packages/torch/nn/functional.py";
         let library = "/usr/lib/python3.11/runpy.py";
-        assert_eq!(call_site([torch, torch, "model.py", "train.py", library]), Some(2));
-        assert_eq!(call_site(["train.py"]), Some(0));
-        assert_eq!(call_site([torch, library]), Some(0), "the innermost if there is no own code");
-        assert_eq!(call_site([]), None);
+        assert_eq!(innermost_user_code([torch, torch, "model.py", "train.py", library]), Some(2));
+        assert_eq!(innermost_user_code(["train.py"]), Some(0));
+        assert_eq!(innermost_user_code([torch, library]), Some(0), "the innermost if there is no own code");
+        assert_eq!(innermost_user_code([]), None);
     }
 }
