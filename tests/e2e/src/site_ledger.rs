@@ -204,7 +204,7 @@ pub fn assert_complete(report: &Value) {
     assert_eq!((&report["complete"], &report["losses"]), (&Value::Bool(true), &serde_json::json!({})));
 }
 
-/// A running `gpuprobe memory --watch` for the whole host. Dropping this ends it.
+/// A running `gpuprobe memory --watch` for the whole host, unless its options name a process. Dropping this ends it.
 #[derive(Debug)]
 pub struct Watching(Talk);
 

@@ -195,7 +195,10 @@ mod tests {
         LiveTensors::new(LiveMemory::new(Rules { warm_up_ns: 0 }, keeps_exited))
     }
 
-    fn shown(tensors: &mut LiveTensors) -> Vec<(u32, u64, Vec<(u8, u64)>)> {
+    /// A process: pid, live bytes, and the cached bytes by GPU.
+    type Shown = (u32, u64, Vec<(u8, u64)>);
+
+    fn shown(tensors: &mut LiveTensors) -> Vec<Shown> {
         let report = tensors.report(&Losses::default(), 9);
         let gpu = |gpu: &GpuTensors| (gpu.gpu.map_or(255, Gpu::number), gpu.cached_bytes);
         let process = |p: &ProcessTensors| {

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use gpuprobe_e2e::metrics::Daemon;
-use gpuprobe_e2e::process::{PATIENCE, shown};
-use gpuprobe_e2e::recording::{Recording, number};
+use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
+use gpuprobe_e2e::recording::{Recording, number, pid_of};
 use gpuprobe_e2e::site_ledger::{self, SiteLedger, Watching};
 use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures, tiers};
 use gpuprobe_event::Space;
@@ -71,8 +71,8 @@ fn assert_gpus(report: &Value, printed: &Value) {
 fn tensors_by_call_site_and_gpu_are_those_of_the_allocator(tier: &str) {
     let folder = folder();
     let args = ["--rounds", "300", "--threads", THREADS, "--pauses", "3"];
-    let (mut program, _) = site_ledger::waiting(&folder.path().join("tensors"), &args);
-    let mut watching = Watching::start(&["--tensors", "--attach", tier]);
+    let (mut program, pid) = site_ledger::waiting(&folder.path().join("tensors"), &args);
+    let mut watching = Watching::start(&["--tensors", "--attach", tier, "-d", &pid.to_string()]);
     at_each_pause(&mut program, 3, |printed, ledger| {
         let report = watching.assert_equal_tensors(ledger);
         assert_gpus(&report, printed);
@@ -170,10 +170,10 @@ fn assert_out_of_memory(trace: &Recording, printed: &Value) {
 fn tensors_from_before_the_attach_are_counted_as_such() {
     let folder = folder();
     let args = ["--rounds", "200", "--threads", "4", "--pauses", "1"];
-    let (mut program, _) = site_ledger::waiting(&folder.path().join("tensors"), &args);
+    let (mut program, pid) = site_ledger::waiting(&folder.path().join("tensors"), &args);
     program.go_on();
     let before = program.json();
-    let mut watching = Watching::start(&["--tensors", "--attach", tiers::best()]);
+    let mut watching = Watching::start(&["--tensors", "--attach", tiers::best(), "-d", &pid.to_string()]);
     program.go_on();
     let printed = program.json();
     let frees: u64 =
@@ -195,4 +195,35 @@ fn tensors_from_before_the_attach_are_counted_as_such() {
     );
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
+}
+
+/// A program that calls the allocator through ctypes, which releases the GIL. The comment marks the line that leaks.
+const PYTHON: &str = "\
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+allocate = library._ZN7standin8allocateEmi
+allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int]
+kept = []
+def remember():
+    kept.append(allocate(4096, 1))  # line 7
+def train():
+    for _ in range(100):
+        remember()
+train()
+";
+
+#[bpf_test(alone)]
+fn tensors_of_a_python_program_have_its_line() {
+    let folder = folder();
+    let program = folder.path().join("train.py");
+    std::fs::write(&program, PYTHON).unwrap();
+    let mut memory = gpuprobe(&["memory", "--tensors", "--json", "--", "python3"]);
+    let finished = finish(memory.arg(&program).arg(folder.path().join("libc10_cuda.so")));
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    let report = finished.json().pop().unwrap();
+    let processes = report["tensors"]["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 1, "{report}");
+    let (sites, other) = site_ledger::reported(&report["tensors"], pid_of(&processes[0]));
+    let found: Vec<_> = sites.iter().map(|site| (site.name.as_str(), site.figures.live_bytes)).collect();
+    assert_eq!(found, [("remember (train.py:7)", 100 * 4096)], "{other:?} {report}");
 }
