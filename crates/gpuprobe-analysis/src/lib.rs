@@ -31,6 +31,7 @@ pub use self::gpu_ops::process_ops::GpuOps;
 pub use self::gpu_ops::{advice, copies, launches, streams};
 pub use self::leaks::call_sites::CallSite;
 pub use self::leaks::live_memory::{CallSiteMemory, LiveMemory, MemoryReport, ProcessCallSites};
+pub use self::leaks::live_tensors::{GpuTensors, LiveTensors, ProcessTensors, TensorReport};
 pub use self::leaks::{Growth, Judgement, Rules, Verdict};
 pub use self::live::exited::{ExitedProcess, ExitedProcesses, PastProcesses};
 pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
@@ -51,7 +52,9 @@ pub use self::recording::site_calls::{CallsBySite, SiteCalls};
 pub use self::recording::site_memory::{SiteCurve, SiteMemoryReport};
 pub use self::recording::slowest::SlowCall;
 pub use self::recording::summary::{Summary, SummaryReport};
-pub use self::recording::{FailedCall, GpuError, IdleGroup, IdleSummary, StreamIdle, TreeRow};
+pub use self::recording::{
+    FailedCall, GpuError, IdleGroup, IdleSummary, OutOfMemoryLog, StreamIdle, TreeRow,
+};
 pub use self::stats::buckets::Bound;
 pub use self::stats::loss_counts::LossCount;
 pub use self::stats::{bins, buckets, distribution, flame, trend};

@@ -7,7 +7,7 @@
  *
  * - gpuprobe.h, wire/: the structs and numbers that user space shares.
  * - core/: maps, rows, threads, open calls, stacks, failures, and the safety of return probes.
- * - memory/: live memory by process, context and call site.
+ * - memory/: live memory by process, context and call site; tensors.
  * - gpu_ops/: launches, graphs, copies, streams and gaps.
  * - linux/: system calls on NVIDIA devices, Linux functions and tracepoints, unified memory, XIDs.
  * - call/: entry and return of library functions, which use memory/ and gpu_ops/, and processes.
@@ -19,6 +19,7 @@
 #include "call/process_lifecycle.bpf.h"
 #include "linux/unified_memory.bpf.h"
 #include "call/entry_count.bpf.h"
+#include "call/tensor_reports.bpf.h"
 #include "linux/linux_tracepoints.bpf.h"
 #include "core/btf_types.bpf.h"
 #include "linux/xid.bpf.h"

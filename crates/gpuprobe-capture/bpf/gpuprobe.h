@@ -170,6 +170,9 @@ enum gp_memory_op : __u8 {
 	GP_PRIMARY_RESET,
 	/* identifies one of the process's GPUs: 16 bytes of a UUID, or its PCI address as text */
 	GP_DEVICE_IDENTITY,
+	/* what the allocator of a framework reports: see wire/tensor.h */
+	GP_TENSOR_CHANGE,
+	GP_TENSOR_OUT_OF_MEMORY,
 };
 
 /* How the bytes of a call follow from its arguments; a and b are gp_function.size_a and size_b. */
@@ -292,8 +295,11 @@ struct gp_function {
 	struct gp_arg_loc cuda_kernel;
 	struct gp_arg_loc name;
 	struct gp_arg_loc alias;
-	/* the GPU that a context is created on, or that is queried */
+	/* the GPU that a context is created on, that is queried, or that a framework reports about */
 	struct gp_arg_loc device;
+	/* what a framework reports: bytes of tensors, and bytes that it has reserved */
+	struct gp_arg_loc in_use;
+	struct gp_arg_loc reserved_bytes;
 	struct gp_op_desc op_desc;
 	struct gp_out out[GP_OUTS];
 	__u16 reserved;
@@ -312,6 +318,7 @@ enum gp_record_kind : __u16 {
 	/* a change of the contents of a graph */
 	GP_RECORD_GRAPH,
 	GP_RECORD_PYTHON,
+	GP_RECORD_OUT_OF_MEMORY,
 };
 
 /* Bits of gp_call.flags. */

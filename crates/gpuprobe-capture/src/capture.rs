@@ -9,10 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, Target};
-use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, GpuIdentity, GpuOpRows, LaunchCounts, ProcessKey,
-    ProcessMemory, SiteMemory,
-};
+use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey};
 use gpuprobe_event::{
     Api, Call, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
 };
@@ -43,6 +40,8 @@ use crate::tables::table_reader::TableReader;
 use crate::wire::MapName;
 
 mod interpreters;
+
+mod memory;
 
 /// How long before it takes effect the end of observation is announced: all CPUs must see it by then.
 const STOP_AHEAD: Duration = Duration::from_millis(1);
@@ -96,7 +95,7 @@ impl Capture {
         Ok(Self {
             attacher,
             ring: RingReader::open(Rc::clone(&object), decoder)?,
-            tables: TableReader::new(object, counted, config.sites),
+            tables: TableReader::new(object, counted, config.sites, config.tensors),
             clock,
             stopped_ns: None,
             unsupported_python: Vec::new(),
@@ -303,26 +302,6 @@ impl Capture {
         self.tables.failures()
     }
 
-    /// GPU memory of every process: what it allocated and freed, and what is live in every context.
-    pub fn memory(&self) -> Result<(Vec<ProcessMemory>, Vec<ContextMemory>), CaptureError> {
-        self.tables.memory()
-    }
-
-    /// The identities of the GPUs, as the CUDA driver reported them to every process.
-    pub fn identities(&self) -> Result<Vec<GpuIdentity>, CaptureError> {
-        self.tables.identities()
-    }
-
-    /// Every live allocation.
-    pub fn allocations(&self) -> Result<Vec<Allocation>, CaptureError> {
-        self.tables.allocations(|number| self.ring.decoder.sites.site(number))
-    }
-
-    /// The memory of every process by call site.
-    pub fn sites(&self) -> Result<Vec<SiteMemory>, CaptureError> {
-        self.tables.sites(&self.ring.decoder.sites)
-    }
-
     /// Launches of every process, and nothing else.
     pub fn launches(&mut self) -> Result<Vec<LaunchCounts>, CaptureError> {
         let decoder = &mut self.ring.decoder;
@@ -369,11 +348,6 @@ impl Capture {
             exited.iter().for_each(|key| self.ring.decoder.forget(*key));
         }
         Ok(ExitedRows { sites, ..rows })
-    }
-
-    /// Removes the live allocations of exited processes, and returns how many there were.
-    pub fn release_memory(&mut self, exited: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
-        self.tables.release_memory(exited)
     }
 }
 

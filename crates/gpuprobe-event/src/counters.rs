@@ -128,6 +128,8 @@ pub struct ProcessMemory {
     pub freed_with_context_bytes: u64,
     /// The most bytes that were live at once.
     pub peak_bytes: u64,
+    /// Allocations of tensors for which a GPU had no room.
+    pub out_of_memory: u64,
 }
 
 impl ProcessMemory {
@@ -157,6 +159,38 @@ pub struct GpuIdentity {
     /// The GPU by the process's number.
     pub gpu: u8,
     pub identity: Identity,
+}
+
+/// The tensors of one process on one GPU, as the allocator of a framework reports them. They are parts of device
+/// memory that the allocator has reserved, and no memory of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorMemory {
+    pub process: ProcessKey,
+    /// The GPU by the process's number.
+    pub gpu: Option<u8>,
+    /// Tensors whose allocation was observed and that were not freed.
+    pub live: LiveTotals,
+    /// Tensors ever allocated.
+    pub allocations: u64,
+    pub allocated_bytes: u64,
+    /// Frees of known tensors.
+    pub frees: u64,
+    /// Frees of tensors that were not in the table, such as those allocated before the probes were attached.
+    pub unknown_frees: u64,
+    /// Addresses allocated again while they were still in the table: a free was missed.
+    pub replaced: u64,
+    /// Bytes of all tensors by the allocator's own account, with those from before the probes were attached.
+    pub in_use_bytes: u64,
+    /// Bytes that the allocator has reserved.
+    pub reserved_bytes: u64,
+}
+
+impl TensorMemory {
+    /// Bytes that the allocator keeps for later tensors. The figures come from the process, so the difference could be
+    /// negative.
+    pub fn cached_bytes(&self) -> u64 {
+        self.reserved_bytes.saturating_sub(self.in_use_bytes)
+    }
 }
 
 /// One live allocation.

@@ -1,4 +1,4 @@
-//! Events: calls, process starts and exits, losses and XIDs. Everything after decoding works on events only, so that
+//! Events: calls, process starts and exits, losses, XIDs and out-of-memory errors. Everything after decoding works on events only, so that
 //! recorded traces and live captures are processed in the same way.
 
 use std::borrow::Cow;
@@ -12,6 +12,7 @@ use crate::effect::{Effect, MemoryAmount};
 use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
 pub use crate::name::Name;
+use crate::out_of_memory::OutOfMemoryEvent;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -22,6 +23,8 @@ pub enum Event {
     /// Records were lost.
     Loss(LossEvent),
     Xid(Box<XidEvent>),
+    /// A framework ran out of memory.
+    OutOfMemory(Box<OutOfMemoryEvent>),
 }
 
 #[derive(Clone, Debug, PartialEq)]

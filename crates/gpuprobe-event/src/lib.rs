@@ -22,7 +22,9 @@ pub mod loss;
 mod memory_by_site;
 mod memory_summary;
 mod name;
+mod out_of_memory;
 mod table;
+mod tensor_summary;
 pub mod trace;
 pub mod unified;
 
@@ -44,4 +46,6 @@ pub use ids::{FunctionId, SiteId, Tgid, Tid};
 pub use loss::{Figures, LossCause, Losses};
 pub use memory_by_site::{LiveSite, MemoryBySite};
 pub use memory_summary::{MemorySummary, Total};
+pub use out_of_memory::{GpuHolder, OutOfMemoryEvent, TensorHolder};
+pub use tensor_summary::{TensorSummary, TensorUse};
 pub use unified::{Moved, UnifiedTotals, UnifiedUse};

@@ -118,6 +118,7 @@ mod tests {
             freed_with_context_allocations: 0,
             freed_with_context_bytes: 0,
             peak_bytes: device + managed,
+            out_of_memory: 0,
         }
     }
 

@@ -10,10 +10,11 @@ mod phases;
 mod result;
 
 use gpuprobe_analysis::ProcessEnd;
-use gpuprobe_event::{Call, Event, LossEvent, ProcessChange, ProcessEvent, XidEvent};
+use gpuprobe_event::{Call, Event, LossEvent, ProcessChange, ProcessEvent};
 
 pub use pending::pending;
 
+use crate::out_of_memory;
 use crate::timestamp::{Precision, push_time_of_day};
 use crate::units::{push_decimal, push_printable, push_signed};
 use line_parts::{PLAIN, RED, indent, push_thread};
@@ -70,7 +71,11 @@ impl Live {
             Event::Process(process) if self.options.processes => self.process(process, out),
             Event::Process(_) => {}
             Event::Loss(loss) => self.loss(loss, out),
-            Event::Xid(xid) => self.xid(xid, out),
+            Event::Xid(xid) => self.error(xid.at_ns, &[crate::xid::line(xid)], out),
+            Event::OutOfMemory(event) => {
+                let lines = std::iter::once(out_of_memory::line(event)).chain(out_of_memory::holders(event));
+                self.error(event.at_ns, &lines.collect::<Vec<_>>(), out);
+            }
         }
     }
 
@@ -112,14 +117,16 @@ impl Live {
         out.push('\n');
     }
 
-    /// An XID error, with its meaning and the message of the NVIDIA kernel module.
-    fn xid(&self, xid: &XidEvent, out: &mut String) {
-        self.time(out, xid.at_ns, Precision::Microseconds);
+    /// An error that is no call: of a GPU, or of a framework. The lines after the first are details.
+    fn error(&self, at_ns: u64, lines: &[String], out: &mut String) {
+        self.time(out, at_ns, Precision::Microseconds);
         let (begin, end) = if self.options.color { (RED, PLAIN) } else { ("", "") };
-        out.push_str(begin);
-        push_printable(out, &crate::xid::line(xid));
-        out.push_str(end);
-        out.push('\n');
+        for (index, line) in lines.iter().enumerate() {
+            out.push_str(if index == 0 { begin } else { "    " });
+            push_printable(out, line);
+            out.push_str(if index == 0 { end } else { "" });
+            out.push('\n');
+        }
     }
 
     fn loss(&self, loss: &LossEvent, out: &mut String) {

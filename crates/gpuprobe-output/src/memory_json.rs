@@ -1,12 +1,22 @@
 //! The memory report for programs: one JSON object on one line.
 
-use gpuprobe_analysis::{CallSiteMemory, GpuStates, GpuUser, MemoryReport, ProcessCallSites};
+use gpuprobe_analysis::{
+    CallSiteMemory, GpuStates, GpuTensors, GpuUser, MemoryReport, ProcessCallSites, ProcessTensors,
+    TensorReport,
+};
+use gpuprobe_event::Gpu;
 use serde_json::{Value, json};
 
 use crate::memory_view::{NOT_FOLLOWED, reason};
 
-/// The report as a line of JSON, with its line feed. Times are in seconds since the process was first seen.
-pub fn memory_json(report: &MemoryReport, states: &GpuStates, unix_seconds: f64) -> String {
+/// The report as a line of JSON, with its line feed. Times are in seconds since the process was first seen. Without
+/// `tensors`, it says nothing about them.
+pub fn memory_json(
+    report: &MemoryReport,
+    tensors: Option<&TensorReport>,
+    states: &GpuStates,
+    unix_seconds: f64,
+) -> String {
     let mut lost: serde_json::Map<String, Value> = report
         .losses_affecting_verdicts
         .iter()
@@ -15,14 +25,41 @@ pub fn memory_json(report: &MemoryReport, states: &GpuStates, unix_seconds: f64)
     if report.not_followed() > 0 {
         lost.insert(NOT_FOLLOWED.to_owned(), json!(report.not_followed()));
     }
-    let object = json!({
+    let mut object = json!({
         "unix": unix_seconds,
         "complete": report.is_complete(),
         "losses": lost,
         "processes": report.processes.iter().map(process).collect::<Vec<_>>(),
         "gpu_memory": states.users.iter().filter(|u| u.seen_bytes.is_some()).map(user).collect::<Vec<_>>(),
     });
+    if let Some(tensors) = tensors {
+        object["tensors"] = json!({
+            "complete": tensors.is_complete,
+            "processes": tensors.processes.iter().map(process_tensors).collect::<Vec<_>>(),
+        });
+    }
     format!("{object}\n")
+}
+
+/// A process as in the list of processes, with its tensors in place of memory, and with their GPUs.
+fn process_tensors(of: &ProcessTensors) -> Value {
+    let mut value = process(&of.call_sites);
+    value["gpus"] = json!(of.gpus.iter().map(gpu_tensors).collect::<Vec<_>>());
+    value
+}
+
+fn gpu_tensors(gpu: &GpuTensors) -> Value {
+    json!({
+        "gpu": gpu.gpu.map(Gpu::number),
+        "numbering": if matches!(gpu.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "host" },
+        "live_bytes": gpu.live.bytes,
+        "live_tensors": gpu.live.count,
+        "in_use_bytes": gpu.in_use_bytes,
+        "reserved_bytes": gpu.reserved_bytes,
+        "cached_bytes": gpu.cached_bytes,
+        "unattributed_bytes": gpu.unattributed_bytes(),
+        "unknown_frees": gpu.unknown_frees,
+    })
 }
 
 /// The memory of a process on a GPU as NVML reports it, and the part of it that no call explains.

@@ -38,12 +38,8 @@ pub fn memory(report: &MemoryReport, unix_seconds: f64, options: &MemoryOptions)
     let is_complete = report.is_complete();
     for process in &report.processes {
         out.push('\n');
-        head(&mut out, process);
-        table(&mut out, process, is_complete, options);
-        suspects(&mut out, process, is_complete, options);
-        if options.stacks {
-            stacks(&mut out, process, options);
-        }
+        head(&mut out, process, ("allocation", "allocations"));
+        call_sites(&mut out, process, is_complete, options);
     }
     if report.processes.is_empty() {
         out.push_str("\nno GPU memory was allocated in the time watched\n");
@@ -53,12 +49,13 @@ pub fn memory(report: &MemoryReport, unix_seconds: f64, options: &MemoryOptions)
 }
 
 /// Appends a line. Writing into a `String` cannot fail.
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+pub(crate) fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     let written = writeln!(out, "{text}");
     debug_assert!(written.is_ok());
 }
 
-fn head(out: &mut String, process: &ProcessCallSites) {
+/// The first line of a process. `what` is the word for one thing that is live, and for several.
+pub(crate) fn head(out: &mut String, process: &ProcessCallSites, what: (&str, &str)) {
     let name = printable(&process.name);
     let container = process.container.as_ref().map(|c| format!(" in {}", printable(&c.shown())));
     let container = container.unwrap_or_default();
@@ -70,10 +67,24 @@ fn head(out: &mut String, process: &ProcessCallSites) {
             "{name} ({}){container} {has} {} live in {}, watched for {}",
             process.pid,
             bytes(process.live.bytes),
-            count(process.live.count, "allocation", "allocations"),
+            count(process.live.count, what.0, what.1),
             age(watched)
         ),
     );
+}
+
+/// The call sites of a process, with the reasons of suspicions, and with stacks if they are wanted.
+pub(crate) fn call_sites(
+    out: &mut String,
+    process: &ProcessCallSites,
+    is_complete: bool,
+    options: &MemoryOptions,
+) {
+    table(out, process, is_complete, options);
+    suspects(out, process, is_complete, options);
+    if options.stacks {
+        stacks(out, process, options);
+    }
 }
 
 /// A column: title, alignment, and the text of a cell.

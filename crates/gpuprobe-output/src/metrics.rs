@@ -5,6 +5,7 @@
 mod budget_metrics;
 mod collect;
 mod labels;
+mod memory_counters;
 mod metric;
 mod metric_list;
 mod nvml_metrics;
@@ -12,6 +13,7 @@ mod process_counters;
 mod reference;
 mod samples;
 mod self_metrics;
+mod tensor_metrics;
 mod write;
 
 use gpuprobe_analysis::Snapshot;

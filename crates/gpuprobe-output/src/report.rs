@@ -70,6 +70,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     kmod_sections::sections(&mut out, &report.summary.driver);
     sections::slowest(&mut out, report, &drawn);
     sections::time(&mut out, report);
+    sections::out_of_memory(&mut out, &report.summary);
     sections::errors(&mut out, &report.summary);
     sections::losses(&mut out, &report.summary, source);
     put!(out, "<script>{SCRIPT}</script>\n</body>\n</html>\n");
@@ -98,9 +99,9 @@ fn origin(out: &mut String, source: &Source<'_>) {
 mod tests {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    use gpuprobe_analysis::{ErrorCount, Replay, Summary, SummaryReport};
-    use gpuprobe_event::Api;
+    use gpuprobe_analysis::{ErrorCount, OutOfMemoryLog, Replay, Summary, SummaryReport};
     use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
+    use gpuprobe_event::{Api, OutOfMemoryEvent, TensorHolder};
     use sha2::{Digest, Sha256};
 
     use super::*;
@@ -135,6 +136,30 @@ mod tests {
         let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text} is not in {page}"));
         assert!(place(">CUDA_ERROR_INVALID_HANDLE<") < place("(no failures):"));
         assert!(place("(no failures):") < place(">CUDA_ERROR_DEINITIALIZED<"));
+    }
+
+    #[test]
+    fn out_of_memory_errors_are_listed_with_what_had_the_memory() {
+        let mut report = Replay::default().finish(None);
+        let holder = TensorHolder { call_site: "<keep>".into(), tensors: 2, bytes: 4096 };
+        let error = OutOfMemoryEvent {
+            at_ns: 2_500_000_000,
+            process: "train".into(),
+            gpu: Some(3),
+            requested_bytes: 1 << 30,
+            largest: vec![holder],
+            ..OutOfMemoryEvent::default()
+        };
+        report.summary.out_of_memory = OutOfMemoryLog { errors: vec![error], others: 7 };
+        let page = page(&report);
+        assert!(
+            page.contains("<li>at 2.500000 s: out of memory on GPU 3: train 0 asked for 1.0 GiB"),
+            "{page}"
+        );
+        assert!(
+            page.contains("4.0 KiB in 2 tensors from &lt;keep&gt;") && page.contains("and 7 more"),
+            "{page}"
+        );
     }
 
     #[test]

@@ -15,12 +15,13 @@ use gpuprobe_analysis::{
 };
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
-use gpuprobe_event::{MemoryBySite, catalogue};
+use gpuprobe_event::{MemoryBySite, TensorSummary, catalogue};
 
 use self::incomplete::{Incomplete, marked};
 pub use self::layout::SummaryOptions;
 use self::layout::{NameTable, heading, line, name, wrapped};
 use crate::kernel_name::short_name;
+use crate::out_of_memory;
 use crate::units::{bytes, count, duration, printable};
 use crate::xid;
 
@@ -45,13 +46,35 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     kmod_tables::tables(&mut out, &report.driver, options);
     gpu_op_tables::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory, options, incomplete.memory);
-    memory_by_site(&mut out, &report.memory_by_site, options, incomplete.memory_by_site);
+    let title = marked("memory live at the end, by call site", incomplete.memory_by_site);
+    memory_by_site(&mut out, &report.memory_by_site, [&title, "allocations"], options);
+    tensors(&mut out, &report.tensors, options, incomplete.memory_by_site);
     slowest(&mut out, report, options);
     errors(&mut out, &report.errors, options, incomplete.calls);
     gpu_errors(&mut out, report);
+    out_of_memory_errors(&mut out, report);
     processes(&mut out, &report.processes, options, incomplete.calls);
     losses(&mut out, report);
     out
+}
+
+/// Allocations for which a GPU had no room, with what had the memory.
+fn out_of_memory_errors(out: &mut String, report: &SummaryReport) {
+    let log = &report.out_of_memory;
+    if log.is_empty() {
+        return;
+    }
+    out.push_str("\nOut of memory\n");
+    for event in &log.errors {
+        let seconds = event.at_ns as f64 / 1e9;
+        writeln!(out, "  at {seconds:.6} s  {}", printable(&out_of_memory::line(event))).ok();
+        for holder in out_of_memory::holders(event) {
+            writeln!(out, "    {}", printable(&holder)).ok();
+        }
+    }
+    if log.others > 0 {
+        line(out, format_args!("  and {} more", log.others));
+    }
 }
 
 /// XID errors of GPUs, with the calls that failed shortly before and after.
@@ -213,13 +236,12 @@ fn memory(out: &mut String, memory: &MemorySummary, options: &SummaryOptions, is
     }
 }
 
-/// Live memory at the end by call site, of all processes, the largest first.
-fn memory_by_site(out: &mut String, memory: &MemoryBySite, options: &SummaryOptions, is_incomplete: bool) {
+/// Live memory or tensors at the end by call site, of all processes, the largest first.
+fn memory_by_site(out: &mut String, memory: &MemoryBySite, titles: [&str; 2], options: &SummaryOptions) {
     if memory.is_empty() {
         return;
     }
-    let title = marked("memory live at the end, by call site", is_incomplete);
-    let mut table = NameTable::new(&[&title, "allocations", "bytes"], &[], &[]);
+    let mut table = NameTable::new(&[titles[0], titles[1], "bytes"], &[], &[]);
     for site in memory.sites.iter().take(options.few()) {
         let process = match memory.has_several_processes() {
             true => format!("{} {}: ", site.pid, printable(&site.process)),
@@ -234,6 +256,28 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite, options: &SummaryOpti
     if others > 0 {
         line(out, format_args!("and {}", count(others, "other call site", "other call sites")));
     }
+}
+
+/// Tensors of frameworks at the end: by GPU, and by call site.
+fn tensors(out: &mut String, tensors: &TensorSummary, options: &SummaryOptions, is_incomplete: bool) {
+    if !tensors.gpus.is_empty() {
+        let mut table =
+            NameTable::new(&["tensors at the end, by GPU", "reserved", "in use", "cached"], &[], &[]);
+        for of in tensors.gpus.iter().take(options.few()) {
+            let gpu = of.gpu.map_or_else(|| "unknown GPU".to_owned(), |number| format!("GPU {number}"));
+            let cached = of.reserved_bytes.saturating_sub(of.in_use_bytes);
+            table.push(vec![
+                format!("{} {}: {gpu}", of.pid, printable(&of.process)),
+                bytes(of.reserved_bytes),
+                bytes(of.in_use_bytes),
+                bytes(cached),
+            ]);
+        }
+        out.push('\n');
+        table.write(out, options);
+    }
+    let title = marked("tensors live at the end, by call site", is_incomplete);
+    memory_by_site(out, &tensors.by_site, [&title, "tensors"], options);
 }
 
 /// Failures, and apart from them the calls that came after CUDA had shut down.

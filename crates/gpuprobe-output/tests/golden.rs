@@ -8,16 +8,20 @@ use gpuprobe_analysis::{
     SummaryReport, TimelineBuilder, differences,
 };
 use gpuprobe_event::trace::{End, Meta};
-use gpuprobe_event::{Class, Event, LiveSite, LossCause, MemoryBySite, Tgid, UnifiedUse};
+use gpuprobe_event::{
+    Class, Event, GpuHolder, LiveSite, LossCause, MemoryBySite, OutOfMemoryEvent, TensorHolder,
+    TensorSummary, TensorUse, Tgid, UnifiedUse,
+};
 use gpuprobe_output::diff::{Comparison, diff, diff_json};
 use gpuprobe_output::{
     Classic, Conversion, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, SummaryOptions, Target,
-    Weight, cost, encode, gpus_compared, memory, memory_json, pending, summary, timeline,
+    Weight, cost, encode, gpus_compared, memory, memory_json, pending, summary, tensors, timeline,
 };
 use samples::kmod_calls::kmod_events;
 use samples::live_calls::{START_UNIX, live_events, open_calls, phased_events};
 use samples::memory_reports::{many_sites_report, memory_report};
-use samples::{classic_sequence, cost_report, events, snapshot};
+use samples::tensor_reports::tensor_report;
+use samples::{MIB, classic_sequence, cost_report, events, snapshot};
 
 fn check(name: &str, got: &str) {
     let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -386,7 +390,7 @@ fn memory_fits_the_terminal_and_has_no_control_characters() {
 fn call_sites_that_are_not_followed_and_memory_that_ended_with_its_context() {
     check("memory_many_sites.txt", &memory(&many_sites_report(), NOON, &WIDE));
     let json: serde_json::Value =
-        serde_json::from_str(&memory_json(&many_sites_report(), &GpuStates::default(), NOON)).unwrap();
+        serde_json::from_str(&memory_json(&many_sites_report(), None, &GpuStates::default(), NOON)).unwrap();
     assert_eq!(json["complete"], serde_json::json!(false));
     assert_eq!(json["losses"], serde_json::json!({"not_followed": 6}));
     let verdicts: Vec<_> = json["processes"]
@@ -408,8 +412,59 @@ fn call_sites_that_are_not_followed_and_memory_that_ended_with_its_context() {
 #[test]
 fn memory_as_json() {
     let report = memory_report(&[(LossCause::LiveFull, 3)]);
-    check("memory.json", &memory_json(&report, &snapshot().gpu_states, NOON));
-    check("memory_empty.json", &memory_json(&Default::default(), &GpuStates::default(), NOON));
+    check("memory.json", &memory_json(&report, None, &snapshot().gpu_states, NOON));
+    check("memory_empty.json", &memory_json(&Default::default(), None, &GpuStates::default(), NOON));
+}
+
+#[test]
+fn tensors_by_call_site_and_gpu() {
+    let report = tensor_report();
+    check("tensors.txt", &tensors(&report, &WIDE));
+    check("tensors_narrow.txt", &tensors(&report, &MemoryOptions { width: 80, stacks: true, ..WIDE }));
+    assert_eq!(tensors(&Default::default(), &WIDE), "");
+    let json = memory_json(&Default::default(), Some(&report), &GpuStates::default(), NOON);
+    check("tensors.json", &json);
+    let snapshot = Snapshot { tensors: report.processes, ..Snapshot::default() };
+    let all = encode(&snapshot, Format::Prometheus);
+    let samples: String = all
+        .lines()
+        .filter(|line| line.starts_with("gpuprobe_tensor_"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    check("tensor_metrics.txt", &samples);
+}
+
+#[test]
+fn tensors_and_out_of_memory_errors_in_a_summary() {
+    let by_site = tensor_report().by_site();
+    let used = |gpu, reserved_bytes| TensorUse {
+        pid: Tgid(4242),
+        process: "train\n".to_owned(),
+        gpu,
+        tensors: 1,
+        bytes: MIB,
+        in_use_bytes: MIB,
+        reserved_bytes,
+    };
+    let gpus = vec![used(Some(0), 2 * MIB), used(None, 0)];
+    let mut collected = Summary::default();
+    let error = OutOfMemoryEvent {
+        at_ns: 1_500_000_000,
+        tgid: Tgid(4242),
+        process: "train\n".into(),
+        gpu: Some(0),
+        requested_bytes: 2 << 30,
+        in_use_bytes: MIB,
+        reserved_bytes: 2 * MIB,
+        free_bytes: Some(10 * MIB),
+        call_site: "step (train.py:31)".into(),
+        largest: vec![TensorHolder { call_site: "keep\x1b (train.py:3)".into(), tensors: 40, bytes: MIB }],
+        others: vec![GpuHolder { tgid: Tgid(7), process: "other".into(), bytes: 3 * MIB }],
+        ..OutOfMemoryEvent::default()
+    };
+    collected.feed(&Event::OutOfMemory(Box::new(error)));
+    collected.end(&End { tensors: TensorSummary::new(gpus, by_site), ..End::default() });
+    check("summary_tensors.txt", &summary(&collected.report(), &SummaryOptions::default()));
 }
 
 #[test]

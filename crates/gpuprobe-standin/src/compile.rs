@@ -22,6 +22,9 @@ const CXX_FLAGS: [&str; 7] =
 const LIBRARY_FLAGS: [&str; 3] = ["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"];
 const LINK_FLAGS: [&str; 2] = ["-Wl,-rpath,$ORIGIN", "-Wl,--enable-new-dtags"];
 
+/// The library with the allocator of tensors. It has the name of PyTorch's, and functions of its own.
+const C10_CUDA: &str = "libc10_cuda.so";
+
 /// A folder with stand-in libraries and workloads, which find each other without environment variables.
 #[derive(Clone, Debug)]
 pub struct Built {
@@ -125,7 +128,9 @@ fn stamp_of(options: &BuildOptions) -> String {
     SOURCES.hash(&mut hasher);
     options.hash(&mut hasher);
     (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
-    for library in [Library::Runtime(options.cuda), Library::Driver, Library::Nvml, Library::Nccl] {
+    for library in
+        [Library::Runtime(options.cuda), Library::Driver, Library::Nvml, Library::Nccl, Library::C10]
+    {
         generate::stubs(&ExportList::of(library)).hash(&mut hasher);
     }
     format!("{:016x}\n", hasher.finish())
@@ -156,6 +161,8 @@ impl Builder {
         }
         self.library(Library::Nvml, &["nvml.c", "faults.c"], None)?;
         self.library(Library::Nccl, &["nccl.c", "faults.c"], None)?;
+        self.library(Library::C10, &["c10.c", "faults.c"], None)?;
+        self.c10_cuda()?;
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
@@ -185,9 +192,11 @@ impl Builder {
         self.workload("ledger", &ledger, Link::Runtime)?;
         self.workload("ledger_static", &ledger, Link::Static)?;
         for name in ["leaks", "leaks_deep", "leaks_many"] {
-            self.program(name, name, &[], &self.runtime_path())?;
+            self.program(name, name, &[], &[self.runtime_path()])?;
         }
-        self.program("leaks_driver", "leaks", &["-DLEAKS_DRIVER"], &self.driver_path())
+        self.program("leaks_driver", "leaks", &["-DLEAKS_DRIVER"], &[self.driver_path()])?;
+        let libraries = [C10_CUDA, Library::C10.soname()].map(|name| self.dir.join(name));
+        self.program("tensors", "tensors", &[], &libraries)
     }
 
     fn source(&self, name: &str) -> PathBuf {
@@ -278,6 +287,20 @@ impl Builder {
         run(cc, &name)
     }
 
+    /// Builds the allocator that reports to libc10.
+    fn c10_cuda(&self) -> Result<(), Error> {
+        let mut cxx = self.compiler("CXX", "c++", &CXX_FLAGS);
+        cxx.args(["-fPIC", "-shared", "-pthread"])
+            .args(LINK_FLAGS)
+            .arg(format!("-Wl,-soname,{C10_CUDA}"))
+            .arg(self.source("c10_cuda.cpp"))
+            .arg(self.dir.join(Library::C10.soname()))
+            .arg(self.runtime_path())
+            .arg("-o")
+            .arg(self.dir.join(C10_CUDA));
+        run(cxx, C10_CUDA)
+    }
+
     fn plugin(&self) -> Result<(), Error> {
         let mut cc = self.cc();
         cc.args(["-fPIC", "-shared"])
@@ -321,13 +344,19 @@ impl Builder {
     }
 
     /// Builds a workload in C++.
-    fn program(&self, name: &str, source: &str, defines: &[&str], library: &Path) -> Result<(), Error> {
+    fn program(
+        &self,
+        name: &str,
+        source: &str,
+        defines: &[&str],
+        libraries: &[PathBuf],
+    ) -> Result<(), Error> {
         let mut cxx = self.compiler("CXX", "c++", &CXX_FLAGS);
         cxx.args(defines)
             .args(LINK_FLAGS)
             .arg("-pthread")
             .arg(self.source(&format!("workloads/{source}.cpp")))
-            .arg(library)
+            .args(libraries)
             .arg("-o")
             .arg(self.dir.join(name));
         run(cxx, name)

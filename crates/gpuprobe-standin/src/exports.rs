@@ -15,6 +15,8 @@ pub enum Library {
     Nvml,
     /// `libnccl.so.2`
     Nccl,
+    /// `libc10.so`
+    C10,
 }
 
 impl Library {
@@ -26,6 +28,7 @@ impl Library {
             Self::Driver => "libcuda.so.1",
             Self::Nvml => "libnvidia-ml.so.1",
             Self::Nccl => "libnccl.so.2",
+            Self::C10 => "libc10.so",
         }
     }
 
@@ -52,6 +55,7 @@ impl ExportList {
             Library::Runtime(cuda) => names_of(Api::Runtime, cuda.version()),
             Library::Driver => names_of(Api::Driver, "13.4"),
             Library::Nvml => names_of(Api::Nvml, "13.4"),
+            Library::C10 => names_of(Api::Framework, "13.4"),
             // NCCL has its own version numbers, and the catalogue has one version
             Library::Nccl => {
                 catalogue().functions().iter().filter(|f| f.api == Api::Nccl).map(|f| f.name).collect()

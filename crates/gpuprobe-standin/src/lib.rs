@@ -50,6 +50,7 @@
 //! | `rules` | `RULE` | one rule of the memory accounting, with a ledger after each step |
 //! | `spurt` | | one function at full speed, then slowly, with allocations in between and a ledger |
 //! | `static_runtime` | | the runtime inside the executable |
+//! | `tensors` | those of `leaks` | tensors of a framework's allocator on two GPUs, allocated and freed in random order by many threads, with a ledger of each call site and GPU |
 //! | `torture` | `--threads N --operations N --seed N --devices N --wait --pauses K --pause-file PATH --without PARTS --delay-after LIST` | all families of memory in random order, by many threads, with a ledger |
 //! | `unmapped` | | calls with unmapped addresses |
 //! | `vmm` | | physical handles, mappings, references |
@@ -75,7 +76,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 36] = [
+pub const WORKLOADS: [&str; 37] = [
     "args",
     "args_renamed",
     "rare_call",
@@ -108,6 +109,7 @@ pub const WORKLOADS: [&str; 36] = [
     "spurt",
     "stacks",
     "static_runtime",
+    "tensors",
     "torture",
     "unmapped",
     "vmm",

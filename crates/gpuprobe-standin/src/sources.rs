@@ -8,7 +8,7 @@ macro_rules! sources {
 }
 
 sources! {
-    "bench_driver.S", "bench_driver.c", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
+    "bench_driver.S", "bench_driver.c", "c10.c", "c10_cuda.cpp", "c10_cuda.h", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
     "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_gpu_ops.c", "faults.c", "faults.h",
     "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
@@ -25,7 +25,7 @@ sources! {
     "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_calls.c", "workloads/longjmp.c",
     "workloads/lookups.c", "workloads/names.c", "workloads/paced.c", "workloads/plugin.c", "workloads/prepared.c", "workloads/recursion.c",
     "workloads/rules.c", "workloads/rules.h", "workloads/rules_context.c", "workloads/rules_vmm.c",
-    "workloads/spurt.c", "workloads/stacks.c", "workloads/static_runtime.c", "workloads/torture.c", "workloads/torture.h",
+    "workloads/spurt.c", "workloads/stacks.c", "workloads/static_runtime.c", "workloads/tensors.cpp", "workloads/torture.c", "workloads/torture.h",
     "workloads/torture_context.c", "workloads/torture_memory.c", "workloads/torture_print.c",
     "workloads/torture_vmm.c", "workloads/unmapped.c", "workloads/vmm.c", "workloads/waits.c",
 }

@@ -23,7 +23,7 @@ fn exported(library: &Path) -> BTreeSet<String> {
 fn exports_soname_and_versions_match_the_catalogue() {
     for cuda in [Cuda::Cuda12, Cuda::Cuda13] {
         let built = all(cuda);
-        for library in [Library::Runtime(cuda), Library::Driver, Library::Nvml, Library::Nccl] {
+        for library in [Library::Runtime(cuda), Library::Driver, Library::Nvml, Library::Nccl, Library::C10] {
             let soname = library.soname();
             let suffix = if library.versioned() { format!("@@{soname}") } else { String::new() };
             let wanted: BTreeSet<String> =

@@ -178,6 +178,26 @@ fn the_ledger_has_deep_stacks_and_many_stacks() {
 }
 
 #[test]
+fn tensors_add_up_by_call_site_and_by_gpu() {
+    let arguments = ["--threads", "16", "--rounds", "128", "--pauses", "2"];
+    let printed = json(command(&all(Cuda::Cuda12).workload("tensors")).args(arguments));
+    assert_eq!(printed.len(), 3);
+    for ledger in &printed {
+        let sum = |list: &str, field: &str| -> u64 {
+            ledger[list].as_array().unwrap().iter().map(|of| number(&of[field])).sum()
+        };
+        assert_eq!(sum("call_sites", "live_bytes"), sum("devices", "in_use_bytes"));
+        for field in ["live", "allocations", "frees"] {
+            assert_eq!(sum("call_sites", field), sum("devices", field), "{field}");
+        }
+        for device in ledger["devices"].as_array().unwrap() {
+            assert!(number(&device["in_use_bytes"]) <= number(&device["reserved_bytes"]), "{device}");
+        }
+        assert_eq!(sum("devices", "out_of_memory"), 16 * (number(&ledger["rounds"]) / 64));
+    }
+}
+
+#[test]
 fn one_thread_with_one_seed_repeats_its_calls() {
     let built = all(Cuda::Cuda12);
     let run = || {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gpuprobe_analysis::{GpuOps, Summary, SummaryReport};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
-use gpuprobe_event::{Api, Call, Event, LossEvent, Outcome, ProcessChange, ProcessEvent};
+use gpuprobe_event::{Api, Call, Event, LossEvent, OutOfMemoryEvent, Outcome, ProcessChange, ProcessEvent};
 use serde_json::Value;
 
 /// How often something happened, by name.
@@ -20,6 +20,7 @@ pub struct Recording {
     pub calls: Vec<Call>,
     pub processes: Vec<ProcessEvent>,
     pub losses: Vec<LossEvent>,
+    pub out_of_memory: Vec<OutOfMemoryEvent>,
     pub end: Option<End>,
     /// The number of lines that could not be parsed.
     pub damaged: u64,
@@ -37,19 +38,21 @@ impl Recording {
     pub fn of_lines(lines: impl BufRead, shown: &str) -> Self {
         let mut reader = Reader::new(lines).unwrap_or_else(|e| panic!("{shown}: {e}"));
         let (mut calls, mut processes, mut losses, mut end) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let mut out_of_memory = Vec::new();
         while let Some(line) = reader.read().unwrap_or_else(|e| panic!("{shown}: {e}")) {
             assert!(end.is_none(), "lines after the end");
             match line {
                 Line::Event(Event::Call(call)) => calls.push(*call),
                 Line::Event(Event::Process(process)) => processes.push(process),
                 Line::Event(Event::Loss(loss)) => losses.push(loss),
+                Line::Event(Event::OutOfMemory(event)) => out_of_memory.push(*event),
                 // the GPUs of the tests have none
                 Line::Event(Event::Xid(xid)) => panic!("{shown}: {xid:?}"),
                 Line::End(line) => end = Some(line),
             }
         }
         let meta = reader.meta().clone();
-        Self { meta, calls, processes, losses, end, damaged: reader.damaged() }
+        Self { meta, calls, processes, losses, out_of_memory, end, damaged: reader.damaged() }
     }
 
     /// Checks that every line can be parsed, nothing was lost, and the end line has the right count.
@@ -65,7 +68,7 @@ impl Recording {
     pub fn assert_ended(&self) -> &End {
         assert_eq!(self.damaged, 0, "damaged lines");
         let end = self.end.as_ref().unwrap_or_else(|| panic!("the trace has no end"));
-        let lines = self.calls.len() + self.processes.len() + self.losses.len();
+        let lines = self.calls.len() + self.processes.len() + self.losses.len() + self.out_of_memory.len();
         // The begin record of a call whose return is not observed is a line, but not counted as a call.
         let calls = self.calls.iter().filter(|call| call.outcome != Outcome::Begun).count();
         assert_eq!((end.events, end.calls), (lines as u64, calls as u64), "the end line's counts");

@@ -124,9 +124,25 @@ impl SiteLedger {
     }
 
     /// The name of the only call site with this function and line.
-    fn shown_as(&self, frame: &str) -> String {
+    pub fn shown_as(&self, frame: &str) -> String {
         let mut found = self.sites.iter().filter(|site| site.is_shown_as(frame));
         found.next().map_or_else(|| format!("{STRANGE}: {frame}"), |site| site.name.clone())
+    }
+
+    /// Compares a metric by call site with one of the figures. Zeros do not count.
+    pub fn compare(
+        &self,
+        found: &mut Differences,
+        metrics: &Metrics,
+        metric: &str,
+        figure: impl Fn(&Figures) -> u64,
+    ) {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for (frame, n) in metrics.by(metric, self.pid, SITE) {
+            *sums.entry(self.shown_as(&frame)).or_default() += n;
+        }
+        sums.retain(|_, n| *n > 0);
+        found.compare(metric, &sums, &self.by_name(figure));
     }
 
     /// The name of the call site with this stack.
@@ -140,16 +156,8 @@ impl SiteLedger {
 /// must have so few call sites that each has a series, and each must have another function.
 pub fn assert_metrics(daemon: &Daemon, ledger: &SiteLedger) -> Metrics {
     daemon.until_equal(PATIENCE, |metrics, found| {
-        let by_site = |metric: &str| {
-            let mut sums: BTreeMap<String, u64> = BTreeMap::new();
-            for (frame, n) in metrics.by(metric, ledger.pid, SITE) {
-                *sums.entry(ledger.shown_as(&frame)).or_default() += n;
-            }
-            sums.retain(|_, n| *n > 0);
-            sums
-        };
-        found.compare(SITE_LIVE_BYTES, &by_site(SITE_LIVE_BYTES), &ledger.by_name(|f| f.live_bytes));
-        found.compare(SITE_LIVE_ALLOCATIONS, &by_site(SITE_LIVE_ALLOCATIONS), &ledger.by_name(|f| f.live));
+        ledger.compare(found, metrics, SITE_LIVE_BYTES, |f| f.live_bytes);
+        ledger.compare(found, metrics, SITE_LIVE_ALLOCATIONS, |f| f.live);
     })
 }
 
@@ -196,7 +204,7 @@ pub fn assert_complete(report: &Value) {
     assert_eq!((&report["complete"], &report["losses"]), (&Value::Bool(true), &serde_json::json!({})));
 }
 
-/// A running `gpuprobe memory --watch` for the whole host. Dropping this ends it.
+/// A running `gpuprobe memory --watch` for the whole host, unless its options name a process. Dropping this ends it.
 #[derive(Debug)]
 pub struct Watching(Talk);
 
@@ -209,25 +217,34 @@ impl Watching {
         Self(talk)
     }
 
-    /// Waits for a report that `is_wanted`.
-    pub fn until(&mut self, what: &str, mut is_wanted: impl FnMut(&Value) -> bool) -> Value {
+    /// Waits until a report equals the ledger for every call site. The program must be paused.
+    pub fn assert_equal(&mut self, ledger: &SiteLedger) -> Value {
+        self.assert_equal_part(ledger, |report| report)
+    }
+
+    /// The same for tensors.
+    pub fn assert_equal_tensors(&mut self, ledger: &SiteLedger) -> Value {
+        self.assert_equal_part(ledger, |report| &report["tensors"])
+    }
+
+    /// Waits for a report from which this can be read.
+    pub fn until<T>(&mut self, what: &str, read: impl Fn(&Value) -> Option<T>) -> T {
         let start = Instant::now();
         loop {
             let report = self.0.json();
-            if is_wanted(&report) {
-                return report;
+            if let Some(found) = read(&report) {
+                return found;
             }
-            assert!(start.elapsed() < PATIENCE, "no report with {what}: {report}");
+            assert!(start.elapsed() < PATIENCE, "{what}: {report}");
         }
     }
 
-    /// Waits until a report equals the ledger for every call site. The program must be paused.
-    pub fn assert_equal(&mut self, ledger: &SiteLedger) -> Value {
+    fn assert_equal_part(&mut self, ledger: &SiteLedger, part: fn(&Value) -> &Value) -> Value {
         let start = Instant::now();
         loop {
             let report = self.0.json();
             let mut by_site: BTreeMap<String, Figures> = BTreeMap::new();
-            for reported in reported(&report, ledger.pid).0 {
+            for reported in reported(part(&report), ledger.pid).0 {
                 by_site.entry(ledger.reached_by(&reported.stack)).or_default().add(&reported.figures);
             }
             by_site.retain(|_, figures| *figures != Figures::default());

@@ -10,8 +10,10 @@ use serde::Serialize;
 
 use super::user_code::innermost_user_code;
 
-/// CUDA libraries: their frames are never the name of a call site.
-const CUDA_LIBRARIES: [&str; 4] = ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-"];
+/// CUDA libraries, and frameworks that allocate on behalf of their callers: their frames are never the name of a call
+/// site.
+const CUDA_LIBRARIES: [&str; 6] =
+    ["libcuda.so", "libcudart", "libcudadebugger", "libnvidia-", "libc10", "libtorch"];
 /// Prefixes of the runtime's internal functions when it is linked statically.
 const STATIC_RUNTIME: [&str; 3] = ["__cudart", "libcudart_static_", "cudart::"];
 /// Prefixes of template libraries, which allocate on behalf of their callers.

@@ -3,6 +3,7 @@
 pub mod call_sites;
 pub mod history;
 pub mod live_memory;
+pub mod live_tensors;
 mod user_code;
 mod verdict;
 

@@ -315,6 +315,7 @@ mod tests {
             freed_with_context_allocations: 0,
             freed_with_context_bytes: 0,
             peak_bytes: 0,
+            out_of_memory: 3,
         };
         let info =
             ProcessInfo { name: name.to_owned(), exited_at_ns: Some(exited_at_ns), ..ProcessInfo::default() };
@@ -390,6 +391,7 @@ mod tests {
             freed_with_context_allocations: 0,
             freed_with_context_bytes: 0,
             peak_bytes: 0,
+            out_of_memory: 6,
         };
         assert_eq!(sums.memory, memory);
         assert_eq!(shown[0].processes, 1, "a snapshot does not change");

@@ -33,6 +33,8 @@ pub struct MemoryCounts {
     pub freed_with_context_bytes: u64,
     /// The most bytes live at once.
     pub peak_bytes: u64,
+    /// Allocations of tensors for which a GPU had no room.
+    pub out_of_memory: u64,
 }
 
 /// Allocations and frees of all processes, including those that are no longer shown.
@@ -129,6 +131,7 @@ impl MemoryCounts {
         self.freed_bytes = self.freed_bytes.saturating_add(more.freed_bytes);
         self.unknown_frees += more.unknown_frees;
         self.replaced += more.replaced;
+        self.out_of_memory += more.out_of_memory;
         self.freed_with_context_allocations += more.freed_with_context_allocations;
         self.freed_with_context_bytes =
             self.freed_with_context_bytes.saturating_add(more.freed_with_context_bytes);
@@ -145,6 +148,7 @@ pub(super) fn memory_counts(memory: &ProcessMemory) -> MemoryCounts {
         freed_with_context_allocations: memory.freed_with_context_allocations,
         freed_with_context_bytes: memory.freed_with_context_bytes,
         peak_bytes: memory.peak_bytes,
+        out_of_memory: memory.out_of_memory,
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{
-    Call, Effect, Event, GraphContents, GraphLaunch, MemoryBySite, Outcome, Tgid, Tid, XidEvent,
+    Call, Effect, Event, GraphContents, GraphLaunch, MemoryBySite, Outcome, TensorSummary, Tgid, Tid,
+    XidEvent,
 };
 use serde::Serialize;
 
@@ -108,6 +109,7 @@ impl EventFilter {
             Event::Process(change) => self.has_pid(change.tgid) && self.is_in_time(change.at_ns),
             Event::Loss(_) => true,
             Event::Xid(xid) => self.keeps_xid(xid),
+            Event::OutOfMemory(event) => self.has_pid(event.tgid) && self.is_in_time(event.at_ns),
         }
     }
 
@@ -123,9 +125,11 @@ impl EventFilter {
             end.unified.retain(|of| self.has_pid(Tgid(of.pid)));
             // call sites that are not listed have no pid
             end.memory_by_site.sites.retain(|site| self.has_pid(site.pid));
+            end.tensors.retain(|pid| self.has_pid(pid));
         } else {
             end.unified.clear();
             end.memory_by_site = MemoryBySite::default();
+            end.tensors = TensorSummary::default();
         }
         end
     }

@@ -1,7 +1,9 @@
 //! The summary of a recording: feeds each event to all analyses.
 
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, Tid};
+use gpuprobe_event::{
+    Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, TensorSummary, Tid,
+};
 use serde::Serialize;
 
 use crate::gpu_ops::advice::{Advice, advice};
@@ -14,6 +16,7 @@ use crate::recording::gpu_errors::{GpuError, GpuErrorLog};
 use crate::recording::gpu_op_replay::{GpuOpReplay, IdleSummary};
 use crate::recording::kernel_module::{KernelModuleCalls, KernelModuleSummary};
 use crate::recording::memory_ledger::{Ledger, MemorySummary};
+use crate::recording::out_of_memory::OutOfMemoryLog;
 use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::site_calls::{CallsBySite, SiteCallTotals};
 use crate::recording::slowest::{SlowCall, Slowest};
@@ -51,6 +54,12 @@ pub struct SummaryReport {
     /// Launches and waits by call site, if the stacks of calls were recorded.
     #[serde(skip_serializing_if = "CallsBySite::is_empty")]
     pub calls_by_site: CallsBySite,
+    /// Allocations for which a GPU had no room.
+    #[serde(skip_serializing_if = "OutOfMemoryLog::is_empty")]
+    pub out_of_memory: OutOfMemoryLog,
+    /// Tensors of frameworks when processes exited, or at the end of the recording.
+    #[serde(skip_serializing_if = "TensorSummary::is_empty")]
+    pub tensors: TensorSummary,
     /// GPU operations of all processes.
     pub gpu_ops: GpuOps,
     /// The idle time of streams.
@@ -104,9 +113,11 @@ pub struct Summary {
     slowest: Slowest,
     errors: Errors,
     gpu_errors: GpuErrorLog,
+    out_of_memory: OutOfMemoryLog,
     processes: Processes,
     losses: Losses,
     memory_by_site: MemoryBySite,
+    tensors: TensorSummary,
     /// Memory as the BPF side counted it, from the last line of the trace.
     counted_memory: Option<Box<MemorySummary>>,
     skipped: Vec<String>,
@@ -142,6 +153,10 @@ impl Summary {
                 self.seen(xid.at_ns, xid.at_ns);
                 self.gpu_errors.xid(xid);
             }
+            Event::OutOfMemory(event) => {
+                self.seen(event.at_ns, event.at_ns);
+                self.out_of_memory.add(event);
+            }
         }
         if let Some(begun) = &mut self.begun {
             begun.feed(event);
@@ -151,6 +166,7 @@ impl Summary {
     /// Takes in the last line of a trace, which has figures that no event has.
     pub fn end(&mut self, end: &End) {
         self.memory_by_site.clone_from(&end.memory_by_site);
+        self.tensors.clone_from(&end.tensors);
         self.counted_memory.clone_from(&end.memory);
         self.driver.unified.clone_from(&end.unified);
         self.skipped.clone_from(&end.skipped);
@@ -180,6 +196,7 @@ impl Summary {
             return SummaryReport {
                 only_entries: true,
                 memory_by_site: self.memory_by_site.clone(),
+                tensors: self.tensors.clone(),
                 skipped: self.skipped.clone(),
                 ..begun.report()
             };
@@ -191,6 +208,7 @@ impl Summary {
         SummaryReport {
             gpu_errors,
             other_gpu_errors,
+            out_of_memory: self.out_of_memory.clone(),
             first_ns: self.first_ns,
             last_ns: self.last_ns,
             only_entries: false,
@@ -206,6 +224,7 @@ impl Summary {
             memory: self.counted_memory.as_deref().cloned().unwrap_or_else(|| self.memory.report()),
             memory_by_site: self.memory_by_site.clone(),
             calls_by_site: self.calls_by_site.report(),
+            tensors: self.tensors.clone(),
             skipped: self.skipped.clone(),
             advice: advice(&gpu_ops, self.observed_ns(&processes)),
             gpu_ops,

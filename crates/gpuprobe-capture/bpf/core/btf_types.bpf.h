@@ -15,6 +15,7 @@ struct gp_types {
 	struct gp_graph_record graph_record;
 	struct gp_python_record python_record;
 	struct gp_stack_record stack_record;
+	struct gp_out_of_memory_record out_of_memory_record;
 	struct gp_xid_record xid_record;
 
 	enum gp_length length;

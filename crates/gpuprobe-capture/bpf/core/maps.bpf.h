@@ -11,6 +11,7 @@
 #include "../gpuprobe.h"
 #include "../wire/live_memory.h"
 #include "../wire/call_site.h"
+#include "../wire/tensor.h"
 #include "thread_state.bpf.h"
 
 /* in a section of its own, so that user space fills in this and nothing else */
@@ -273,6 +274,24 @@ struct {
 	__type(key, struct gp_live_key);
 	__type(value, struct gp_mapped);
 } mapped SEC(".maps");
+
+/* Live tensors. A plain hash, for the same reason as `live`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_tensor);
+} tensors SEC(".maps");
+
+/* The tensors of each process on each of its GPUs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_context_key);
+	__type(value, struct gp_tensors);
+} tensor_accounts SEC(".maps");
 
 /*
  * Live memory of each call site. User space adds up the sites that it finds to be the same, and removes

@@ -66,7 +66,7 @@ struct gp_stack_record {
 /* Key: memory of one site in one context. */
 struct gp_site_key {
 	__u64 instance;
-	/* its number, or GP_OF_DEVICE for memory that is in no context */
+	/* its number, or GP_OF_DEVICE for memory that is in no context, or GP_OF_TENSORS */
 	__u64 context;
 	__u32 tgid;
 	/* 0 if the stack was not known and could not be sent */

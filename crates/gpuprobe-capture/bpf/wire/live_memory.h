@@ -27,6 +27,8 @@ struct gp_memory {
 	__u64 peak_bytes;
 	/* entries in the table of allocations, with those that are kept to be reused */
 	__u64 entries;
+	/* allocations of tensors for which a GPU had no room, as a framework reported them */
+	__u64 out_of_memory;
 	/* failures of functions whose calls are not counted that found no row of their own */
 	__u64 unnamed_failures;
 	/* rows in the tables of failures and of commands */
@@ -107,10 +109,13 @@ enum gp_bit {
 	 * the number of a context: memory of a GPU that is in no context; the low bits are the GPU's number
 	 */
 	GP_OF_DEVICE_BIT = 63,
+	/* the number of a context: tensors on a GPU; the low bits are the GPU's number */
+	GP_OF_TENSORS_BIT = 62,
 };
 
 #define GP_SPARE (1ULL << GP_SPARE_BIT)
 #define GP_OF_DEVICE(device) (1ULL << GP_OF_DEVICE_BIT | (device))
+#define GP_OF_TENSORS(device) (1ULL << GP_OF_TENSORS_BIT | (device))
 
 /* A live allocation, or a freed one that is kept for the next allocation at its address. */
 struct gp_live {

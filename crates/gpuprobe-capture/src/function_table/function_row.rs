@@ -19,6 +19,9 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if collect == Collect::Failures && operation_of(f) == 0 {
         return failures_row(f);
     }
+    if collect == Collect::Tensors {
+        return tensor_row(f);
+    }
     let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
     row.flags = match collect {
         Collect::Count => number::FUNCTION_COUNT,
@@ -26,7 +29,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
         Collect::Failures => number::FUNCTION_FAILURES,
         // the program for entry counts does not read the row
-        Collect::StateOnly | Collect::EntryCount => 0,
+        Collect::StateOnly | Collect::EntryCount | Collect::Tensors => 0,
     };
     if f.api == Api::Hook || runs_callbacks(f) {
         row.flags |= number::FUNCTION_RUNS_CODE;
@@ -94,6 +97,21 @@ fn failures_row(f: &Function) -> gp_function {
     let code = if runs_callbacks(f) { number::FUNCTION_RUNS_CODE } else { 0 };
     let flags = number::FUNCTION_FAILURES | number::FUNCTION_KEEPS_RETURN | status | code;
     gp_function { size_scale: 1, flags, ..gp_function::default() }
+}
+
+/// The row of a function by which a framework reports tensors.
+fn tensor_row(f: &Function) -> gp_function {
+    let roles = &f.roles;
+    gp_function {
+        size_scale: 1,
+        memory_op: operation_of(f),
+        pointer: arg_loc(f.arg(roles.ptr)),
+        size_a: arg_loc(f.arg(roles.size)),
+        in_use: arg_loc(f.arg(roles.in_use)),
+        reserved_bytes: arg_loc(f.arg(roles.reserved)),
+        device: arg_loc(f.arg(roles.device)),
+        ..gp_function::default()
+    }
 }
 
 /// The row of a system call on an NVIDIA device file. The command takes the place of arguments on the stack.
@@ -240,7 +258,8 @@ fn operation(f: &Function, row: &mut gp_function) {
     }
 }
 
-/// The number of an operation on physical memory or on a context, or of one that identifies a GPU; 0 for none.
+/// The number of an operation on physical memory or on a context, or of one that identifies a GPU or reports a tensor; 0
+/// for none.
 pub(crate) fn operation_of(f: &Function) -> u8 {
     match (f.class, f.roles.op.unwrap_or_default()) {
         (Class::Vmm, "create") => number::MEMORY_VMM_CREATE,
@@ -258,6 +277,8 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
         (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_IDENTITY,
+        (Class::Tensor, "change") => number::MEMORY_TENSOR_CHANGE,
+        (Class::Tensor, "out_of_memory") => number::TENSOR_OUT_OF_MEMORY,
         _ => 0,
     }
 }

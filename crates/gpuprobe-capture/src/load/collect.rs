@@ -13,6 +13,8 @@ pub enum Collect {
     Failures,
     /// Counts calls at their entry, and nothing else. Without a return probe this costs a third less.
     EntryCount,
+    /// Accounts for the tensors that a framework reports at the entry of its function, and nothing else.
+    Tensors,
     /// State-only probe: collects only what other calls need, such as kernel names, the current context and captures.
     StateOnly,
 }

@@ -30,6 +30,8 @@ pub struct CaptureConfig {
     pub sites: bool,
     /// Find the call sites of streamed launches, copies and waits, and of streamed calls that fail.
     pub call_sites: bool,
+    /// Account for the tensors of frameworks, up to as many as `live_entries`.
+    pub tensors: bool,
     /// Find the names of CUDA kernels.
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
@@ -94,6 +96,7 @@ impl Default for CaptureConfig {
             stacks: false,
             sites: false,
             call_sites: false,
+            tensors: false,
             names: false,
             launches: false,
             copies: false,

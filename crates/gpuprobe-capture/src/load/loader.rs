@@ -6,7 +6,7 @@ use super::config::CaptureConfig;
 use super::hooks::first_row as first_tracepoint_row;
 use super::libbpf_log::{last_lines, with_log};
 use super::map_sizes::max_entries;
-use super::probe_programs::{entry_count_program, programs};
+use super::probe_programs::{entry_count_program, programs, tensor_program};
 use crate::error::CaptureError;
 use crate::host::clock::boottime_ns;
 use crate::host::machine_checks::may_write_back;
@@ -86,6 +86,9 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
             // a program that uses a feature which the Linux kernel lacks must not be loaded
             ProgramName::EntryCountMulti | ProgramName::EntryCountPerf => {
                 config.entry_counts && entry_count_program(tier).0 == name
+            }
+            ProgramName::TensorMulti | ProgramName::TensorPerf => {
+                config.tensors && tensor_program(tier).0 == name
             }
             // those for Linux functions and tracepoints are loaded in a second object, see `second_object.rs`
             _ => wanted.iter().any(|(wanted, _)| *wanted == name),

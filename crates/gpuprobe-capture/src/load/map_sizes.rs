@@ -59,6 +59,9 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         }
         MapName::Contexts | MapName::UnusedContexts => contexts,
         MapName::Addresses | MapName::Primaries | MapName::Identities => contexts,
+        MapName::Tensors | MapName::TensorAccounts if !config.tensors => 1,
+        MapName::Tensors => config.live_entries,
+        MapName::TensorAccounts => contexts,
         MapName::Sites => config.site_entries,
         MapName::Pythons if config.finds_sites() || config.stacks => config.process_entries,
         MapName::SiteNodes => config.site_nodes(),

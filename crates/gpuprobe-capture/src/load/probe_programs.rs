@@ -73,3 +73,11 @@ pub(crate) fn entry_count_program(tier: Tier) -> &'static (ProgramName, UprobeKi
         Tier::Perf => &(ProgramName::EntryCountPerf, UprobeKind::Perf),
     }
 }
+
+/// The program that accounts for tensors at the entry of the functions that report them.
+pub(crate) fn tensor_program(tier: Tier) -> &'static (ProgramName, UprobeKind) {
+    match tier {
+        Tier::Session | Tier::Multi => &(ProgramName::TensorMulti, UprobeKind::Multi),
+        Tier::Perf => &(ProgramName::TensorPerf, UprobeKind::Perf),
+    }
+}

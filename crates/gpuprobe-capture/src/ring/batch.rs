@@ -122,6 +122,7 @@ fn happened_at(event: &Event) -> u64 {
         Event::Process(process) => process.at_ns,
         Event::Loss(loss) => loss.at_ns,
         Event::Xid(xid) => xid.at_ns,
+        Event::OutOfMemory(event) => event.at_ns,
     }
 }
 

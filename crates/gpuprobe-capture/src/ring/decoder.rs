@@ -40,6 +40,7 @@ use crate::wire::{
 
 mod graph_launches;
 mod kernels;
+mod out_of_memory;
 
 /// A record of the control ring.
 #[derive(Debug)]
@@ -177,6 +178,9 @@ impl Decoder {
                     self.python.add(raw.stack_kind, raw.id, stack);
                 }
                 return None;
+            }
+            number::RECORD_OUT_OF_MEMORY => {
+                return Some(Event::OutOfMemory(Box::new(self.out_of_memory(&from_bytes(bytes)))));
             }
             number::RECORD_GRAPH => {
                 let is_known = self.graphs.apply(&from_bytes::<gp_graph_record>(bytes));

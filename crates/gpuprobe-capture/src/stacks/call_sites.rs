@@ -75,6 +75,8 @@ pub(crate) struct SiteRow {
     pub(crate) process: ProcessKey,
     pub(crate) number: u32,
     pub(crate) gpu: Option<u8>,
+    /// It counts tensors, not memory.
+    pub(crate) is_of_tensors: bool,
     /// Its context was destroyed, and with it the memory that was live.
     pub(crate) has_exited: bool,
     pub(crate) counts: gp_site,
@@ -105,10 +107,20 @@ impl SiteRow {
     }
 }
 
-type Sums = HashMap<(ProcessKey, SiteId, Option<u8>), SiteMemory>;
+/// What a sum is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct SumKey {
+    is_of_tensors: bool,
+    process: ProcessKey,
+    site: SiteId,
+    gpu: Option<u8>,
+}
 
-fn add(sums: &mut Sums, row: SiteMemory) {
-    let sum = sums.entry((row.process, row.site, row.gpu)).or_insert(SiteMemory {
+type Sums = HashMap<SumKey, SiteMemory>;
+
+fn add(sums: &mut Sums, row: SiteMemory, is_of_tensors: bool) {
+    let key = SumKey { is_of_tensors, process: row.process, site: row.site, gpu: row.gpu };
+    let sum = sums.entry(key).or_insert(SiteMemory {
         live: LiveTotals::default(),
         allocations: 0,
         allocated_bytes: 0,
@@ -341,15 +353,16 @@ impl CallSites {
             }
         }
         if !exited.is_empty() {
-            self.folded_sums.retain(|(process, ..), _| !exited.contains(process));
+            self.folded_sums.retain(|key, _| !exited.contains(&key.process));
         }
     }
 
-    /// All counts since the start, a row for each process, site and GPU.
-    pub(crate) fn sum(&self, rows: &[SiteRow]) -> Vec<SiteMemory> {
-        let mut sums = self.folded_sums.clone();
-        for row in rows {
-            add(&mut sums, row.memory(self.site(row.number)));
+    /// All counts since the start, of memory or of tensors, a row for each process, site and GPU.
+    pub(crate) fn sum(&self, rows: &[SiteRow], of_tensors: bool) -> Vec<SiteMemory> {
+        let folded = self.folded_sums.iter().filter(|(key, _)| key.is_of_tensors == of_tensors);
+        let mut sums: Sums = folded.map(|(key, sum)| (*key, *sum)).collect();
+        for row in rows.iter().filter(|row| row.is_of_tensors == of_tensors) {
+            add(&mut sums, row.memory(self.site(row.number)), of_tensors);
         }
         let mut all: Vec<_> = sums.into_values().collect();
         all.sort_unstable_by_key(|row| (row.process, row.site, row.gpu));
@@ -373,7 +386,7 @@ impl CallSites {
     /// Keeps the counts of a row that was removed.
     pub(crate) fn fold(&mut self, row: &SiteRow) {
         let memory = row.memory(self.site(row.number));
-        add(&mut self.folded_sums, memory);
+        add(&mut self.folded_sums, memory, row.is_of_tensors);
     }
 
     /// Notes that rows were folded.

@@ -54,6 +54,7 @@ pub(crate) fn process_memory((key, value): (gp_process_key, gp_memory)) -> Proce
         freed_with_context_allocations: value.freed_with_context_allocations,
         freed_with_context_bytes: value.freed_with_context_bytes,
         peak_bytes: value.peak_bytes,
+        out_of_memory: value.out_of_memory,
     }
 }
 
@@ -149,12 +150,14 @@ pub(crate) fn site_rows(
     let mut rows = Vec::with_capacity(entries.len());
     for (key, counts) in entries {
         keys.extend_from_slice(as_bytes(&key));
-        let is_of_device = key.context & derived::OF_DEVICE != 0;
+        let is_of_tensors = key.context & derived::OF_TENSORS != 0;
+        let is_of_device = is_of_tensors || key.context & derived::OF_DEVICE != 0;
         let device = if is_of_device { Some(key.context as u32) } else { numbers.get(&key.context).copied() };
         rows.push(SiteRow {
             process: process_of(key.tgid, key.instance),
             number: key.site,
             gpu: device.and_then(gpu),
+            is_of_tensors,
             has_exited: device.is_none(),
             counts,
         });

@@ -11,4 +11,5 @@ pub(crate) mod process_rows;
 pub(crate) mod range_sweeper;
 pub(crate) mod site_tables;
 pub(crate) mod table_reader;
+pub(crate) mod tensor_tables;
 pub(crate) mod unified_memory;

@@ -16,19 +16,19 @@ use crate::stacks::site_tree::Change;
 use crate::wire::{MapName, as_bytes, from_bytes, gp_site_key};
 
 impl TableReader {
-    /// The memory of every process by call site.
-    pub(crate) fn sites(&self, sites: &CallSites) -> Result<Vec<SiteMemory>, CaptureError> {
+    /// The memory, or the tensors, of every process by call site.
+    pub(crate) fn sites(&self, sites: &CallSites, of_tensors: bool) -> Result<Vec<SiteMemory>, CaptureError> {
         let (rows, _) = site_rows(&self.map(MapName::Sites)?, &self.context_rows()?)?;
-        Ok(sites.sum(&rows))
+        Ok(sites.sum(&rows, of_tensors))
     }
 
-    /// Removes the site rows of exited processes and returns them.
+    /// Removes the site rows of exited processes and returns those of memory.
     pub(crate) fn take_sites(
         &self,
         sites: &mut CallSites,
         exited: &HashSet<ProcessKey>,
     ) -> Result<Vec<SiteMemory>, CaptureError> {
-        let mut rows = self.sites(sites)?;
+        let mut rows = self.sites(sites, false)?;
         rows.retain(|row| exited.contains(&row.process));
         remove_of::<gp_site_key>(&self.map(MapName::Sites)?, exited)?;
         sites.forget(exited);

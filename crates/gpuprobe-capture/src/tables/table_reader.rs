@@ -36,6 +36,8 @@ pub(crate) struct TableReader {
     pub(crate) counted: CountedOps,
     /// Whether memory is counted by call site.
     pub(crate) has_sites: bool,
+    /// Whether tensors are accounted for.
+    pub(crate) has_tensors: bool,
     /// Site tree entries for which the maps had no room.
     pub(crate) refused_sites: u64,
     /// The word of kernel handles that the BPF programs read now.
@@ -44,8 +46,9 @@ pub(crate) struct TableReader {
 }
 
 impl TableReader {
-    pub(crate) fn new(object: Rc<Object>, counted: CountedOps, has_sites: bool) -> Self {
-        Self { object, counted, has_sites, refused_sites: 0, name_word: 0, sweeper: RangeSweeper::default() }
+    pub(crate) fn new(object: Rc<Object>, counted: CountedOps, has_sites: bool, has_tensors: bool) -> Self {
+        let sweeper = RangeSweeper::default();
+        Self { object, counted, has_sites, has_tensors, refused_sites: 0, name_word: 0, sweeper }
     }
 
     pub(crate) fn map(&self, name: MapName) -> Result<Map<'_>, CaptureError> {
@@ -189,7 +192,8 @@ impl TableReader {
         let mut failures = self.failures()?;
         failures.retain(|row| exited.contains(&row.process));
         let tables = (&self.count_rows()?, &self.process_rows()?, &self.context_rows()?);
-        let rows = exited_rows::take_rows(tables.0, tables.1, tables.2, exited)?;
+        let mut rows = exited_rows::take_rows(tables.0, tables.1, tables.2, exited)?;
+        self.remove_tensors(exited, &mut rows.exited_with_live_memory)?;
         let gpu_ops = self.gpu_ops(ProcessFilter::Exited(exited), name_of, version)?;
         self.forget_graphs(exited)?;
         remove_of::<gp_failure_key>(&self.map(MapName::Failures)?, exited)?;
@@ -202,6 +206,7 @@ impl TableReader {
         for name in [MapName::Handles, MapName::Mapped] {
             remove_of::<gp_live_key>(&self.map(name)?, exited)?;
         }
+        self.release_tensors(exited)?;
         self.release_ranges(exited)?;
         Ok(live + remove_physical(&self.map(MapName::Physical)?, exited)?)
     }

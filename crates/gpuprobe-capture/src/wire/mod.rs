@@ -107,6 +107,8 @@ pub(crate) mod derived {
     pub(crate) const SPARE: u64 = 1 << number::SPARE_BIT;
     /// Marks a context number that stands for a GPU, for memory outside of contexts. The low half is the GPU.
     pub(crate) const OF_DEVICE: u64 = 1 << number::OF_DEVICE_BIT;
+    /// Marks a context number that stands for the tensors on a GPU. The low half is the GPU.
+    pub(crate) const OF_TENSORS: u64 = 1 << number::OF_TENSORS_BIT;
     pub(crate) const SCRAMBLE: u64 = (number::SCRAMBLE_HIGH as u64) << 32 | number::SCRAMBLE_LOW as u64;
     pub(crate) const SHORT_STACK: usize = number::FEW_STACK_PAGES * number::STACK_PAGE;
 }

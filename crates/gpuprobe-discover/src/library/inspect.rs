@@ -72,7 +72,8 @@ impl Contents {
                           to libcuda are seen";
             return Some((SkipCause::HiddenRuntime, reason.into()));
         }
-        if self.libraries.is_empty() && Api::of_name(path).is_some() {
+        // an old library of a framework has none of the functions of the catalogue
+        if self.libraries.is_empty() && Api::of_name(path).is_some_and(|api| api != Api::Framework) {
             let reason = "has the name of a CUDA library but none of its functions";
             return Some((SkipCause::NoFunctions, reason.into()));
         }
@@ -232,7 +233,11 @@ fn contents(
     let mut found = Vec::new();
     if let Some(kind) = kind {
         let functions = functions(&elf, &|name| kind.owns(name), &[Table::Dynamic])?;
-        if count_of(&functions, kind.proofs()) > 0 {
+        let has_proof = match kind.proofs() {
+            [] => !functions.is_empty(),
+            proofs => count_of(&functions, proofs) > 0,
+        };
+        if has_proof {
             let base = path.file_name().unwrap_or_default();
             let soname = soname.clone().unwrap_or_else(|| base.to_string_lossy().into_owned());
             let major = major_of(soname.as_bytes()).or_else(|| major_of(base.as_bytes()));

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_event::Api;
+use gpuprobe_event::{Api, catalogue};
 
 use crate::access::{FileId, OpenedFile};
 use crate::skipped::Skipped;
@@ -95,20 +95,26 @@ impl Names for Api {
             b"libcudart" => Some(Self::Runtime),
             b"libnvidia-ml" => Some(Self::Nvml),
             b"libnccl" => Some(Self::Nccl),
+            b"libc10" => Some(Self::Framework),
             _ => None,
         }
     }
 
     /// Whether a symbol is part of this library's API. The capital letter after the prefix distinguishes `cuInit`
-    /// from `cudaFree`, and both from `cuda_helper` of a program.
+    /// from `cudaFree`, and both from `cuda_helper` of a program. The library of a framework has thousands of functions,
+    /// so only those of the catalogue count.
     fn owns(self, name: &[u8]) -> bool {
+        if self == Self::Framework {
+            let is_known = |name| catalogue().lookup(self, None, name).is_some();
+            return str::from_utf8(name).is_ok_and(is_known);
+        }
         let prefixes: &[&[u8]] = match self {
             Self::Driver => &[b"cu"],
             Self::Runtime => &[b"cuda", b"__cuda"],
             Self::Nvml => &[b"nvml"],
             Self::Nccl => &[b"nccl", b"pnccl"],
             // functions of the Linux kernel, or of any library
-            Self::Kernel | Self::Hook => &[],
+            Self::Kernel | Self::Hook | Self::Framework => &[],
         };
         let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix));
         // `cudaMalloc.cold` and similar symbols are parts of functions.
@@ -118,7 +124,7 @@ impl Names for Api {
         })
     }
 
-    /// A real library exports at least one of these.
+    /// A real library exports at least one of these; if there are none, one that it owns.
     fn proofs(self) -> &'static [&'static str] {
         match self {
             Self::Driver => {
@@ -129,7 +135,7 @@ impl Names for Api {
             }
             Self::Nvml => &["nvmlInit", "nvmlInit_v2", "nvmlShutdown"],
             Self::Nccl => &["ncclGetVersion", "ncclCommInitRank", "ncclAllReduce"],
-            Self::Kernel | Self::Hook => &[],
+            Self::Kernel | Self::Hook | Self::Framework => &[],
         }
     }
 }
@@ -169,6 +175,8 @@ mod tests {
         }
         assert_eq!(kind("libnvidia-ml.so.1"), Some(Api::Nvml));
         assert_eq!(kind("libnccl.so.2"), Some(Api::Nccl));
+        assert_eq!(kind("libc10.so"), Some(Api::Framework));
+        assert_eq!(kind("libc10_cuda.so"), None);
         for name in [
             "libcudart_static.a",
             "libcudadevrt.a",
@@ -195,6 +203,8 @@ mod tests {
         assert!(!Api::Runtime.owns(b"cuda_helper"));
         assert!(!Api::Runtime.owns(b"cudaMalloc.cold"));
         assert!(Api::Nccl.owns(b"pncclAllReduce"));
+        assert!(Api::Framework.owns(b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"));
+        assert!(!Api::Framework.owns(b"_ZN3c1021memoryProfilingEnabledEv"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The catalogue: one row per function signature of libcuda, libcudart, NVML and NCCL.
+//! The catalogue: one row per function signature of libcuda, libcudart, NVML and NCCL, and of the functions by which
+//! frameworks report tensors.
 //!
 //! The tables in `catalogue/` are compiled in as text and parsed once. Prototypes, types, enums and struct layouts
-//! are generated from the public headers; `roles.tbl` is maintained by hand. The location of an argument at entry
+//! are generated from the public headers; `roles.tbl` and `framework.tbl` are maintained by hand. The location of an argument at entry
 //! follows from its type by the calling convention ([`abi`]), so no table repeats it.
 
 pub mod abi;
@@ -40,11 +41,13 @@ pub enum Api {
     Kernel,
     /// Any library: functions that the user has hooked.
     Hook,
+    /// Libraries of frameworks that have their own memory allocators: libc10 of PyTorch.
+    Framework,
 }
 
 impl Api {
-    pub const ALL: [Self; 6] =
-        [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel, Self::Hook];
+    pub const ALL: [Self; 7] =
+        [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel, Self::Hook, Self::Framework];
 
     /// The word in traces and metrics.
     pub fn as_str(self) -> &'static str {
@@ -55,6 +58,7 @@ impl Api {
             Self::Nccl => "nccl",
             Self::Kernel => "kernel",
             Self::Hook => "hook",
+            Self::Framework => "framework",
         }
     }
 

@@ -12,12 +12,13 @@ use crate::table::{in_ranges, lines};
 /// The CUDA releases whose headers the tables were generated from, in order.
 pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
 
-const TABLES: [(Api, &str); 5] = [
+const TABLES: [(Api, &str); 6] = [
     (Api::Driver, include_str!("../../catalogue/driver.tbl")),
     (Api::Runtime, include_str!("../../catalogue/runtime.tbl")),
     (Api::Nvml, include_str!("../../catalogue/nvml.tbl")),
     (Api::Nccl, include_str!("../../catalogue/nccl.tbl")),
     (Api::Kernel, include_str!("../../catalogue/kernel.tbl")),
+    (Api::Framework, include_str!("../../catalogue/framework.tbl")),
 ];
 
 /// Class and role words by base name.

@@ -40,7 +40,7 @@ classes! {
     LogicalEndpoint = "logical_endpoint", ManagedHint = "managed_hint", MemQuery = "mem_query",
     Nvml = "nvml", Occupancy = "occupancy", P2p = "p2p", Peer = "peer", Profiler = "profiler",
     Register = "register", StreamMemop = "stream_memop", Texture = "texture",
-    VmmMulticast = "vmm_multicast", Driver = "driver", Scheduler = "scheduler", Other = "other",
+    VmmMulticast = "vmm_multicast", Driver = "driver", Scheduler = "scheduler", Tensor = "tensor", Other = "other",
 }
 
 impl Class {
@@ -163,6 +163,9 @@ pub struct Roles {
     pub levels: Option<u8>,
     pub handle: Option<u8>,
     pub device: Option<u8>,
+    /// Bytes that a framework's allocator has given out, and those that it has reserved.
+    pub in_use: Option<u8>,
+    pub reserved: Option<u8>,
     pub graph: Option<u8>,
     pub graph_exec: Option<u8>,
     pub child: Option<u8>,
@@ -244,6 +247,8 @@ impl Roles {
                 "levels" => roles.levels = position(value),
                 "handle" => roles.handle = position(value),
                 "device" => roles.device = position(value),
+                "in_use" => roles.in_use = position(value),
+                "reserved" => roles.reserved = position(value),
                 "graph" => roles.graph = position(value),
                 "graph_exec" => roles.graph_exec = position(value),
                 "child" => roles.child = position(value),

@@ -18,7 +18,8 @@ fn every_row_of_every_table_parses() {
         + rows(include_str!("../../catalogue/runtime.tbl"))
         + rows(include_str!("../../catalogue/nvml.tbl"))
         + rows(include_str!("../../catalogue/nccl.tbl"))
-        + rows(include_str!("../../catalogue/kernel.tbl"));
+        + rows(include_str!("../../catalogue/kernel.tbl"))
+        + rows(include_str!("../../catalogue/framework.tbl"));
     assert_eq!(catalogue().functions().len(), expected);
     for (i, f) in catalogue().functions().iter().enumerate() {
         assert_eq!(f.id.0 as usize, i, "{} is not at its own index", f.name);
@@ -130,6 +131,18 @@ fn allocations_have_roles() {
 }
 
 #[test]
+fn reports_of_tensors_have_their_figures_in_registers() {
+    let rows = catalogue().functions().iter().filter(|f| f.api == Api::Framework);
+    for f in rows.inspect(|f| assert_eq!(f.class, Class::Tensor)) {
+        let figures = [f.roles.size, f.roles.in_use, f.roles.reserved, f.roles.device];
+        assert!(figures.iter().all(Option::is_some), "{}", f.name);
+        assert_eq!(f.roles.op == Some("change"), f.roles.ptr.is_some(), "{}", f.name);
+        assert!(locations(f, false).iter().all(|at| at.starts_with('r')), "{}", f.name);
+        assert!(locations(f, true).iter().all(|at| at.starts_with('x')), "{}", f.name);
+    }
+}
+
+#[test]
 fn names_need_no_escapes_in_a_trace() {
     let is_plain = |name: &str| name.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'"' && b != b'\\');
     let tables = [
@@ -137,6 +150,7 @@ fn names_need_no_escapes_in_a_trace() {
         include_str!("../../catalogue/runtime.tbl"),
         include_str!("../../catalogue/nvml.tbl"),
         include_str!("../../catalogue/nccl.tbl"),
+        include_str!("../../catalogue/framework.tbl"),
         include_str!("../../catalogue/enums.tbl"),
         include_str!("../../catalogue/structs.tbl"),
     ];

@@ -12,6 +12,7 @@ use crate::effect::{
 };
 use crate::event::{Call, DeviceTime, Name, Outcome, ProcessEvent, Value, XidEvent, XidProcess};
 use crate::ids::SiteId;
+use crate::out_of_memory::OutOfMemoryEvent;
 
 /// The name of a field.
 #[derive(Clone, Copy, Debug)]
@@ -358,6 +359,44 @@ pub fn xid_fields(xid: &XidEvent, to: &mut impl Fields) {
         to.close();
     }
     to.close_list();
+}
+
+/// The fields of an out-of-memory error.
+pub fn out_of_memory_fields(event: &OutOfMemoryEvent, to: &mut impl Fields) {
+    if let Some(gpu) = event.gpu {
+        to.uint("gpu", gpu.into());
+    }
+    to.uint("requested", event.requested_bytes);
+    to.uint("allocated", event.in_use_bytes);
+    to.uint("reserved", event.reserved_bytes);
+    if let Some(free) = event.free_bytes {
+        to.uint("free", free);
+    }
+    if !event.call_site.is_empty() {
+        to.text("call_site", &event.call_site);
+    }
+    if !event.largest.is_empty() {
+        to.open_list("largest");
+        for site in &event.largest {
+            to.open_item();
+            to.text("call_site", &site.call_site);
+            to.uint("tensors", site.tensors);
+            to.uint("bytes", site.bytes);
+            to.close();
+        }
+        to.close_list();
+    }
+    if !event.others.is_empty() {
+        to.open_list("others");
+        for other in &event.others {
+            to.open_item();
+            to.uint("pid", other.tgid.0.into());
+            to.text("process", &other.process);
+            to.uint("bytes", other.bytes);
+            to.close();
+        }
+        to.close_list();
+    }
 }
 
 fn object<'k>(key: impl Into<Key<'k>>, fields: &[(Name, Value)], to: &mut impl Fields) {

@@ -8,7 +8,9 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use fields::{Fields, Key, WrittenStacks, call_fields, process_fields, stack_field, xid_fields};
+pub use fields::{
+    Fields, Key, WrittenStacks, call_fields, out_of_memory_fields, process_fields, stack_field, xid_fields,
+};
 pub use read::{Line, ReadError, Reader};
 pub use write::{Json, Lines, Phases, Writer, end_line, meta_line};
 
@@ -66,6 +68,9 @@ pub struct End {
     /// Memory that was live when processes exited, or at the end, by call site.
     #[serde(default, skip_serializing_if = "crate::MemoryBySite::is_empty")]
     pub memory_by_site: crate::MemoryBySite,
+    /// Tensors of frameworks when processes exited, or at the end.
+    #[serde(default, skip_serializing_if = "crate::TensorSummary::is_empty")]
+    pub tensors: crate::TensorSummary,
     /// The exit status of the command, if one was run, or 128 plus the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_status: Option<i32>,
@@ -73,6 +78,9 @@ pub struct End {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
+
+/// The type and the name of the line of an out-of-memory error.
+pub const OUT_OF_MEMORY: &str = "out_of_memory";
 
 /// The value of `type` for a class of calls.
 pub fn type_of(class: crate::Class) -> &'static str {

@@ -2,6 +2,7 @@
 //! complete line.
 
 mod effect_fields;
+mod out_of_memory_line;
 mod stacks;
 
 use std::borrow::Cow;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::json::{Json, Object};
-use super::{End, FORMAT, Meta};
+use super::{End, FORMAT, Meta, OUT_OF_MEMORY};
 use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
@@ -242,6 +243,7 @@ impl<R: BufRead> Reader<R> {
                 count: object.get("count")?.as_u64()?,
             })),
             "kernel" if object.contains_key("xid") => Line::Event(Event::Xid(Box::new(self.xid(&object)?))),
+            OUT_OF_MEMORY => Line::Event(Event::OutOfMemory(Box::new(self.out_of_memory(&object)?))),
             _ => Line::Event(Event::Call(Box::new(self.call(&object)?))),
         })
     }

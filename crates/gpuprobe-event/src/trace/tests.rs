@@ -136,6 +136,7 @@ fn events() -> Vec<Event> {
         Event::Call(Box::new(ioctl())),
         Event::Call(Box::new(Call { id: 14, outcome: Outcome::Instant, error: None, ..ioctl() })),
         Event::Xid(Box::new(xid())),
+        Event::OutOfMemory(Box::new(OutOfMemoryEvent::sample())),
     ]
 }
 
@@ -271,7 +272,7 @@ fn events_round_trip() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (11, 8, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (12, 8, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

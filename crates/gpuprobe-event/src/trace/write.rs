@@ -8,13 +8,15 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::fields::{
-    Fields, Key, WrittenStacks, call_fields, graph_fields, process_fields, stack_field, xid_fields,
+    Fields, Key, WrittenStacks, call_fields, graph_fields, out_of_memory_fields, process_fields, stack_field,
+    xid_fields,
 };
-use super::{End, Meta, type_of};
+use super::{End, Meta, OUT_OF_MEMORY, type_of};
 use crate::cut::cut;
 use crate::effect::{Effect, GraphContents, GraphLaunch};
 use crate::event::{Call, Event, Evidence, LossEvent, Name, Outcome, ProcessEvent, XidEvent};
 use crate::ids::Tgid;
+use crate::out_of_memory::OutOfMemoryEvent;
 
 /// Writes a trace to any writer.
 #[derive(Debug)]
@@ -187,6 +189,7 @@ impl Lines {
             Event::Process(process) => process_line(process, out),
             Event::Loss(loss) => loss_line(loss, out),
             Event::Xid(xid) => xid_line(xid, out),
+            Event::OutOfMemory(event) => out_of_memory_line(event, out),
         }
         out.extend_from_slice(b"}\n");
     }
@@ -263,6 +266,12 @@ fn xid_line(xid: &XidEvent, out: &mut Vec<u8>) {
     let named = xid.processes.iter().find(|process| process.evidence == Evidence::Named);
     who(out, named.map_or(0, |p| p.tgid.0), 0, named.map_or("", |p| &*p.process));
     xid_fields(xid, &mut Json(out));
+}
+
+fn out_of_memory_line(event: &OutOfMemoryEvent, out: &mut Vec<u8>) {
+    head(out, event.id, event.at_ns, OUT_OF_MEMORY, &Name::Borrowed(OUT_OF_MEMORY), "i");
+    who(out, event.tgid.0, event.tid.0, &event.process);
+    out_of_memory_fields(event, &mut Json(out));
 }
 
 /// The fields at the beginning of every line.

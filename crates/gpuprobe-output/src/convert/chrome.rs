@@ -7,9 +7,10 @@ use std::sync::Arc;
 use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Level, Sample, Slice};
 use gpuprobe_event::trace::{
-    End, Fields, Json, Meta, WrittenStacks, call_fields, process_fields, stack_field, type_of, xid_fields,
+    End, Fields, Json, Meta, OUT_OF_MEMORY, WrittenStacks, call_fields, out_of_memory_fields, process_fields,
+    stack_field, type_of, xid_fields,
 };
-use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
+use gpuprobe_event::{LossEvent, OutOfMemoryEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 use serde_json::json;
 
 use super::trace_writer::{TraceWriter, thread_name};
@@ -225,6 +226,12 @@ impl<W: Write> TraceWriter for Chrome<W> {
             tid: Tid(0),
         };
         self.instant(&head, "g", |json| xid_fields(xid, json))
+    }
+
+    fn out_of_memory(&mut self, event: &OutOfMemoryEvent) -> io::Result<()> {
+        let &OutOfMemoryEvent { at_ns, tgid, tid, .. } = event;
+        let head = Head { name: OUT_OF_MEMORY, category: OUT_OF_MEMORY, phase: "i", at_ns, tgid, tid };
+        self.instant(&head, "p", |json| out_of_memory_fields(event, json))
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, LossEvent, ProcessEvent, XidEvent};
+use gpuprobe_event::{Call, LossEvent, OutOfMemoryEvent, ProcessEvent, XidEvent};
 
 use super::trace_writer::{TraceWriter, thread_name};
 use super::weight::Weight;
@@ -129,6 +129,10 @@ impl<W: Write> TraceWriter for Folded<W> {
     }
 
     fn loss(&mut self, _: &LossEvent) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn out_of_memory(&mut self, _: &OutOfMemoryEvent) -> io::Result<()> {
         Ok(())
     }
 

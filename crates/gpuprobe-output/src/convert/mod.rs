@@ -112,6 +112,7 @@ impl<'w> Conversion<'w> {
             }
             Event::Loss(loss) => self.writer.loss(&loss)?,
             Event::Xid(xid) => self.writer.xid(&xid)?,
+            Event::OutOfMemory(event) => self.writer.out_of_memory(&event)?,
         }
         self.write_samples()
     }

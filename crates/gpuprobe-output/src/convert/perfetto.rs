@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::{
-    End, Fields, Meta, call_fields, process_fields, stack_field, type_of, xid_fields,
+    End, Fields, Meta, OUT_OF_MEMORY, call_fields, out_of_memory_fields, process_fields, stack_field,
+    type_of, xid_fields,
 };
-use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
+use gpuprobe_event::{LossEvent, OutOfMemoryEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
 
 use super::annotations::{Annotations, Interned};
 use super::proto;
@@ -234,6 +235,12 @@ impl<W: Write> TraceWriter for Perfetto<W> {
     fn xid(&mut self, xid: &XidEvent) -> io::Result<()> {
         self.tracks.losses();
         self.event((Kind::Instant, LOSSES, xid.at_ns), Some(("kernel", "xid")), |to| xid_fields(xid, to))
+    }
+
+    fn out_of_memory(&mut self, event: &OutOfMemoryEvent) -> io::Result<()> {
+        self.tracks.losses();
+        let at = (Kind::Instant, LOSSES, event.at_ns);
+        self.event(at, Some((OUT_OF_MEMORY, OUT_OF_MEMORY)), |to| out_of_memory_fields(event, to))
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {

@@ -4,7 +4,7 @@ use std::io;
 
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{LossEvent, ProcessEvent, Tgid, Tid, XidEvent};
+use gpuprobe_event::{LossEvent, OutOfMemoryEvent, ProcessEvent, Tgid, Tid, XidEvent};
 
 /// Writes the events of a trace in one format.
 pub(super) trait TraceWriter {
@@ -13,6 +13,7 @@ pub(super) trait TraceWriter {
     fn process(&mut self, change: &ProcessEvent) -> io::Result<()>;
     fn loss(&mut self, loss: &LossEvent) -> io::Result<()>;
     fn xid(&mut self, xid: &XidEvent) -> io::Result<()>;
+    fn out_of_memory(&mut self, event: &OutOfMemoryEvent) -> io::Result<()>;
     fn sample(&mut self, sample: &Sample) -> io::Result<()>;
     fn finish(&mut self, end: Option<&End>) -> io::Result<()>;
 }

@@ -26,6 +26,8 @@ impl Results {
                 Api::Nccl => "ncclResult_t",
                 // errors of these carry their names
                 Api::Kernel | Api::Hook => return None,
+                // its functions are not traced
+                Api::Framework => return None,
             };
             catalogue().enum_table(name)
         });

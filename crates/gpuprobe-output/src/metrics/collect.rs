@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gpuprobe_analysis::leaks::call_sites::number_duplicates;
 use gpuprobe_analysis::snapshot::GpuMemory;
-use gpuprobe_analysis::{CallSiteMemory, ProcessSnapshot, Snapshot, Total};
+use gpuprobe_analysis::{CallSiteMemory, ProcessCallSites, ProcessSnapshot, Snapshot, Total};
 use gpuprobe_event::{Container, Gpu, Tgid};
 
 use super::labels::clean;
@@ -31,12 +31,17 @@ pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, containe
     samples.set_first_labels(&[&pid.to_string(), name, id, container, pod, namespace]);
 }
 
+/// The labels `gpu` and `numbering`.
+pub(super) fn gpu_labels(gpu: Option<Gpu>) -> (String, &'static str) {
+    let number = gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
+    (number, if matches!(gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" })
+}
+
 fn each_kind(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuMemory) -> u64) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none()) {
         begin_process(samples, process);
         for live in &process.memory.live {
-            let gpu = live.gpu.map(|gpu| gpu.number().to_string()).unwrap_or_default();
-            let numbering = if matches!(live.gpu, Some(Gpu::OfProcess(_))) { "process" } else { "" };
+            let (gpu, numbering) = gpu_labels(live.gpu);
             samples.number(&[&gpu, numbering, live.amount.kind.as_str()], value(live));
         }
     }
@@ -51,13 +56,13 @@ pub(super) fn live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 /// Call sites with series of their own, and the sum of the others of their process.
-fn each_site(
-    snapshot: &Snapshot,
+pub(super) fn each_site<'a>(
+    processes: impl Iterator<Item = &'a ProcessCallSites>,
     samples: &mut Samples,
     value: impl Fn(&CallSiteMemory) -> u64,
     rest: impl Fn(&Total) -> u64,
 ) {
-    for process in snapshot.call_sites.iter().filter(|p| !p.has_exited) {
+    for process in processes.filter(|p| !p.has_exited) {
         begin_named(samples, process.pid, &process.name, process.container.as_ref());
         let mut put = |label: &str, n| samples.number(&[label], n);
         let (shown, others): (Vec<_>, Vec<_>) = process.call_sites.iter().partition(|site| site.has_series);
@@ -75,15 +80,15 @@ fn site_labels(sites: &[&CallSiteMemory]) -> Vec<String> {
 }
 
 pub(super) fn site_live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_site(snapshot, samples, |site| site.live.bytes, |other| other.bytes);
+    each_site(snapshot.call_sites.iter(), samples, |site| site.live.bytes, |other| other.bytes);
 }
 
 pub(super) fn site_live_allocations(snapshot: &Snapshot, samples: &mut Samples) {
-    each_site(snapshot, samples, |site| site.live.count, |other| other.count);
+    each_site(snapshot.call_sites.iter(), samples, |site| site.live.count, |other| other.count);
 }
 
 pub(super) fn leak_suspects(snapshot: &Snapshot, samples: &mut Samples) {
-    each_site(snapshot, samples, |site| u64::from(site.is_suspect()), |_| 0);
+    each_site(snapshot.call_sites.iter(), samples, |site| u64::from(site.is_suspect()), |_| 0);
 }
 
 pub(super) fn sites_not_followed(snapshot: &Snapshot, samples: &mut Samples) {

@@ -13,6 +13,7 @@ use gpuprobe_event::cut::cut;
 use gpuprobe_event::{DeviceTime, Moved};
 
 use super::collect::begin_process;
+use super::memory_counters;
 use super::metric::{Kind, Metric, process_labels};
 use super::samples::{Distribution, Samples};
 
@@ -20,11 +21,11 @@ use super::samples::{Distribution, Samples};
 const MOST_NAME: usize = 200;
 
 /// The totals of one process, or of all exited processes of one name.
-struct ProcessTotals<'a> {
+pub(super) struct ProcessTotals<'a> {
     functions: &'a [FunctionCounts],
     failures: &'a [Failure],
     /// `None` if they allocated and freed nothing.
-    memory: Option<&'a MemoryCounts>,
+    pub(super) memory: Option<&'a MemoryCounts>,
     gpu_ops: &'a GpuOps,
 }
 
@@ -99,14 +100,21 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         "Calls that returned an error, by its name. Calls of the CUDA runtime count if they did not reach the CUDA driver, and only for functions that are not called all the time.",
         errors
     ),
-    process_metric!("memory_allocated_bytes", Counter, BYTES, [], "Bytes ever allocated.", allocated),
+    process_metric!(
+        "memory_allocated_bytes",
+        Counter,
+        BYTES,
+        [],
+        "Bytes ever allocated.",
+        memory_counters::allocated
+    ),
     process_metric!(
         "memory_freed_bytes",
         Counter,
         BYTES,
         [],
         "Bytes ever freed by a call, without the bytes that were live when the process exited.",
-        freed
+        memory_counters::freed
     ),
     process_metric!(
         "memory_freed_with_context_allocations",
@@ -114,7 +122,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         None,
         [],
         "Allocations that ended with the context they were made in.",
-        freed_with_context_allocations
+        memory_counters::freed_with_context_allocations
     ),
     process_metric!(
         "memory_freed_with_context_bytes",
@@ -122,7 +130,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         BYTES,
         [],
         "Bytes that ended with the context they were allocated in.",
-        freed_with_context_bytes
+        memory_counters::freed_with_context_bytes
     ),
     process_metric!(
         "memory_replaced",
@@ -130,7 +138,7 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         None,
         [],
         "Addresses that were allocated again while they were live: their frees were not seen.",
-        replaced
+        memory_counters::replaced
     ),
     process_metric!(
         "memory_unknown_frees",
@@ -138,7 +146,15 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
         None,
         [],
         "Frees of memory whose allocation was not seen, for example because it was before the probes were attached.",
-        unknown_frees
+        memory_counters::unknown_frees
+    ),
+    process_metric!(
+        "out_of_memory",
+        Counter,
+        None,
+        [],
+        "Allocations of tensors for which a GPU had no room, as frameworks report them (`--tensors`).",
+        memory_counters::out_of_memory
     ),
     process_metric!(
         "kernel_launches",
@@ -373,34 +389,6 @@ fn errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
             samples.number(&[f.function, OTHER], rest);
         }
     }
-}
-
-fn memory(totals: &ProcessTotals<'_>, samples: &mut Samples, value: impl Fn(&MemoryCounts) -> u64) {
-    totals.memory.iter().for_each(|memory| samples.number(&[], value(memory)));
-}
-
-fn allocated(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.allocated_bytes);
-}
-
-fn freed(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.freed_bytes);
-}
-
-fn freed_with_context_allocations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.freed_with_context_allocations);
-}
-
-fn freed_with_context_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.freed_with_context_bytes);
-}
-
-fn replaced(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.replaced);
-}
-
-fn unknown_frees(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.unknown_frees);
 }
 
 /// A name, cut if it is too long.

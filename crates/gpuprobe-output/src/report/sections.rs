@@ -12,6 +12,7 @@ use super::lanes::Drawn;
 use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
 use crate::kernel_name::short_names;
+use crate::out_of_memory;
 use crate::summary::{AFTER_TEARDOWN, op_totals};
 use crate::units::{bytes, count, duration};
 
@@ -94,19 +95,23 @@ pub(super) fn memory(out: &mut String, report: &ReplayReport) {
     out.push_str("</div>\n");
     // the figures of the BPF side are complete even if records were lost
     let counted = &report.summary.memory_by_site;
-    memory_by_site(out, if counted.is_empty() { &report.sites.at_end } else { counted });
+    let by_site = if counted.is_empty() { &report.sites.at_end } else { counted };
+    memory_by_site(out, by_site, "Memory live at the end, by call site", ["sites", "allocations"]);
+    let tensors = &report.summary.tensors.by_site;
+    memory_by_site(out, tensors, "Tensors live at the end, by call site", ["tensors", "tensors"]);
     if report.memory.total > 0 {
         out.push_str("<h2>Memory allocated, by stack</h2>\n");
         flame(out, &report.memory, bytes);
     }
 }
 
-fn memory_by_site(out: &mut String, memory: &MemoryBySite) {
+/// A table by call site, with the name of the table and the title of the column with the number of allocations.
+fn memory_by_site(out: &mut String, memory: &MemoryBySite, title: &str, [name, number]: [&str; 2]) {
     if memory.is_empty() {
         return;
     }
-    out.push_str("<h2>Memory live at the end, by call site</h2>\n");
-    table(out, "sites", &["call site", "bytes", "", "allocations", "process"]);
+    put!(out, "<h2>{title}</h2>\n");
+    table(out, name, &["call site", "bytes", "", number, "process"]);
     let most = memory.sites.first().map_or(0, |site| site.bytes);
     for site in &memory.sites {
         let (name, process) = (escape(&site.call_site), escape(&site.process));
@@ -275,6 +280,26 @@ pub(super) fn time(out: &mut String, report: &ReplayReport) {
 }
 
 /// Failures, and apart from them the calls that came after CUDA had shut down.
+/// Allocations for which a GPU had no room, with what had the memory.
+pub(super) fn out_of_memory(out: &mut String, summary: &SummaryReport) {
+    let log = &summary.out_of_memory;
+    if log.is_empty() {
+        return;
+    }
+    out.push_str("<h2>Out of memory</h2>\n<ul id=\"out-of-memory\">\n");
+    for event in &log.errors {
+        put!(out, "<li>at {:.6} s: {}", event.at_ns as f64 / 1e9, escape(&out_of_memory::line(event)));
+        for holder in out_of_memory::holders(event) {
+            put!(out, "<br><span class=\"faint\">{}</span>", escape(&holder));
+        }
+        out.push_str("</li>\n");
+    }
+    if log.others > 0 {
+        put!(out, "<li>and {} more</li>\n", log.others);
+    }
+    out.push_str("</ul>\n");
+}
+
 pub(super) fn errors(out: &mut String, summary: &SummaryReport) {
     let (teardown, failures): (Vec<_>, Vec<_>) = summary.errors.iter().partition(|error| error.is_teardown());
     if summary.errors.is_empty() {

@@ -5,6 +5,7 @@ pub(crate) mod live_calls;
 pub(crate) mod memory_reports;
 pub(crate) mod nvml_states;
 pub(crate) mod op_rows;
+pub(crate) mod tensor_reports;
 
 use std::collections::HashMap;
 
@@ -172,6 +173,7 @@ fn memory(process: ProcessKey, device: LiveTotals) -> ProcessMemory {
         freed_with_context_allocations: 0,
         freed_with_context_bytes: 0,
         peak_bytes: 0,
+        out_of_memory: 0,
     }
 }
 

@@ -122,6 +122,9 @@ struct Options {
 	}
 };
 
+/* Prints more members of the ledger, each after a comma; NULL if there are none. */
+inline void (*print_more)(void) = NULL;
+
 inline void print_ledger(const Options &options, const char *ledger, unsigned long snapshot,
 			 unsigned long rounds)
 {
@@ -134,7 +137,10 @@ inline void print_ledger(const Options &options, const char *ledger, unsigned lo
 		call_site->print(comma);
 		comma = ",";
 	}
-	printf("]}\n");
+	printf("]");
+	if (print_more)
+		print_more();
+	printf("}\n");
 	fflush(stdout);
 }
 

@@ -41,6 +41,10 @@ pub(crate) struct DaemonArgs {
     /// Display each live address with its size instead of call sites: the classic form
     #[arg(long)]
     pub(crate) addresses: bool,
+    /// Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on
+    /// each GPU. Costs some microseconds for each tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
     /// CUDA kernel launches
     #[arg(long)]
     pub(crate) cudatrace: bool,

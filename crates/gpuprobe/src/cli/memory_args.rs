@@ -19,6 +19,10 @@ pub(crate) struct MemoryArgs {
     /// Also show the whole stack of each call site, from the function that allocated to the program's first function
     #[arg(long)]
     pub(crate) sites: bool,
+    /// Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on
+    /// each GPU. Costs some microseconds for each tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
     /// Show it repeatedly, until Ctrl-C or the end of the command
     #[arg(long)]
     pub(crate) watch: bool,

@@ -17,6 +17,10 @@ pub(crate) struct RecordingArgs {
     /// Functions to trace (repeatable; `!GLOB` excludes some; `-e '*'` is all, including the hot ones)
     #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
     pub(crate) events: Vec<String>,
+    /// Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on
+    /// each GPU. Costs some microseconds for each tensor
+    #[arg(long)]
+    pub(crate) tensors: bool,
     /// The classic form: one line when a call starts and one when it returns
     #[arg(long)]
     pub(crate) phases: bool,

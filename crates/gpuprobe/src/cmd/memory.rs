@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_analysis::{LiveMemory, Rules};
+use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc_offset_seconds};
 use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
@@ -45,6 +45,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         only_targets: !args.pids.is_empty() || !args.command.is_empty(),
         pause_targets: !args.command.is_empty(),
         sites: true,
+        tensors: args.tensors,
         ..config(&args.attach)
     };
     let selection = Selection::Driver {
@@ -55,9 +56,11 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         entry_counted: Vec::new(),
     };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
-    let live_memory = LiveMemory::new(Rules::after(args.warm_up), true);
+    let live_memory = || LiveMemory::new(Rules::after(args.warm_up), true);
+    let tensors = args.tensors.then(|| LiveTensors::new(live_memory()));
     let gpus = GpuNumbering::new(&args.nvml.driver_folder, RESCAN);
-    let observer = Observer::new(probes, Processes::new(0), Some(live_memory)).with_gpus(gpus);
+    let observer = Observer::new(probes, Processes::new(0), Some(live_memory()));
+    let observer = observer.with_gpus(gpus).with_tensors(tensors);
     let is_host = args.pids.is_empty() && args.command.is_empty();
     let only = (!is_host).then(|| args.pids.iter().copied().map(Tgid).collect());
     Ok(observer.with_states(GpuStatePoller::start(&args.nvml, SAMPLE_EVERY, only, args.attach.verbose)?))
@@ -105,9 +108,11 @@ impl<'a> View<'a> {
     fn show(&mut self) -> Result<()> {
         let report = self.observer.memory(&self.losses)?;
         let snapshot = self.observer.snapshot(&self.losses, &[])?;
+        let tensors = self.observer.tensors(&self.losses)?;
         let now = unix_seconds();
         if self.args.json {
-            return self.write(&gpuprobe_output::memory_json(&report, &snapshot.gpu_states, now));
+            let states = &snapshot.gpu_states;
+            return self.write(&gpuprobe_output::memory_json(&report, tensors.as_ref(), states, now));
         }
         let size = self.file.is_none().then(|| terminal_size(io::stdout())).flatten();
         let options = MemoryOptions {
@@ -116,7 +121,8 @@ impl<'a> View<'a> {
             strokes: strokes(),
             utc_offset_seconds: utc_offset_seconds(now),
         };
-        let text = gpuprobe_output::memory(&report, now, &options);
+        let of_tensors = tensors.map(|tensors| gpuprobe_output::tensors(&tensors, &options));
+        let text = gpuprobe_output::memory(&report, now, &options) + &of_tensors.unwrap_or_default();
         let text = text + &gpuprobe_output::gpus_compared(&snapshot, options.width);
         match size {
             Some((_, rows)) if self.args.watch => self.write(&redrawn(&text, rows.into())),
@@ -230,7 +236,7 @@ fn observe_running(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
             break;
         }
     }
-    let ending = view.observer.probes.capture.detach()?;
+    let ending = view.observer.probes.end_observation()?;
     view.observer.take(&ending.batch)?;
     view.finish()?;
     Ok(0)

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         following.probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &following.probes)?;
     }
-    let ending = following.probes.capture.detach()?;
+    let ending = following.probes.end_observation()?;
     let at_ns = ending.at_ns;
     recording.take(ending.into_batch(), &following.probes)?;
     let losses = following.losses()?;

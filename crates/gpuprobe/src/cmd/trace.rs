@@ -110,7 +110,9 @@ impl Trace {
     fn print(&mut self, batch: Batch, args: &TraceArgs) {
         let mut events = batch.into_events();
         // text output shows calls and GPU errors; losses are summed up at the end
-        events.retain(|event| args.json || matches!(event, Event::Call(_) | Event::Xid(_)));
+        events.retain(|event| {
+            args.json || matches!(event, Event::Call(_) | Event::Xid(_) | Event::OutOfMemory(_))
+        });
         // an entry is not another call, unless only entries are traced
         let counts = |event: &Event| match event {
             Event::Call(call) => args.entries || call.outcome != Outcome::Begun,
@@ -136,7 +138,7 @@ impl Trace {
     }
 
     fn finish(mut self, args: &TraceArgs) -> Result<u8> {
-        let Ending { batch, open, at_ns } = self.capture().detach()?;
+        let Ending { batch, open, at_ns } = self.following.probes.end_observation()?;
         // returned calls come before pending ones
         self.print(batch, args);
         if !self.printer.is_closed() && !args.entries {

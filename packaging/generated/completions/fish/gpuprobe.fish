@@ -52,6 +52,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l buffer -d 'Siz
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l user -d 'Run the command as this user, a name or a number [default: with sudo the user who ran it, otherwise unchanged]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l phases -d 'The classic form: one line when a call starts and one when it returns'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l stack -d 'Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and the call sites in the summary; allocations always have theirs'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
@@ -77,6 +78,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver -d '
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l all -d 'Record every process of the host, including those that start later'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l children -d 'With -d: also the processes that these fork from now on'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l phases -d 'The classic form: one line when a call starts and one when it returns'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l stack -d 'Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and the call sites in the summary; allocations always have theirs'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
@@ -171,6 +173,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l driver -d '
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l user -d 'Run the command as this user, a name or a number [default: with sudo the user who ran it, otherwise unchanged]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l sites -d 'Also show the whole stack of each call site, from the function that allocated to the program\'s first function'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l watch -d 'Show it repeatedly, until Ctrl-C or the end of the command'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l json -d 'One line of JSON for each display'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s v -l verbose -d 'Report what was found, attached and skipped'
@@ -201,6 +204,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l container-l
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l warm-up -d 'Time in which a call site may grow before it is suspected of a leak; always at least a quarter of its age' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l memleak -d 'Memory: allocations, frees, and live memory by process and call site with its growth'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l addresses -d 'Display each live address with its size instead of call sites: the classic form'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l cudatrace -d 'CUDA kernel launches'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l bandwidth-util -d 'Copies and their bandwidth'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s v -l verbose -d 'Report what was found, attached and skipped'

@@ -7,3 +7,4 @@ mod classic;
 mod host_gpus;
 mod memory_command;
 mod memory_rules;
+mod tensors;

@@ -71,7 +71,7 @@ fn assert_live_lines(mut program: Talk, options: &[&str]) {
         if start.elapsed() > PATIENCE / 2 {
             assert_eq!(found, expected);
         }
-        found == expected
+        (found == expected).then(|| report.clone())
     });
     site_ledger::assert_complete(&report);
     assert_labels(&report, ledger.pid);

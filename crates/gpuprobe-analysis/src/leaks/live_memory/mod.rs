@@ -51,6 +51,9 @@ pub struct CallSiteMemory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ProcessCallSites {
     pub pid: Tgid,
+    /// Distinguishes processes with the same pid: see [`ProcessKey`].
+    #[serde(skip)]
+    pub instance: u64,
     pub name: String,
     pub container: Option<Container>,
     /// The process has exited; the figures are those at its exit.
@@ -82,21 +85,16 @@ pub struct MemoryReport {
     pub losses_affecting_verdicts: Vec<LossCount>,
 }
 
+impl ProcessCallSites {
+    pub fn key(&self) -> ProcessKey {
+        ProcessKey { tgid: self.pid, instance: self.instance }
+    }
+}
+
 impl MemoryReport {
     /// Live memory by call site, in the form of a recording.
     pub fn by_site(&self) -> MemoryBySite {
-        let site = |process: &ProcessCallSites, call_site: &CallSiteMemory| LiveSite {
-            pid: process.pid,
-            process: process.name.clone(),
-            call_site: call_site.name.clone(),
-            allocations: call_site.live.count,
-            bytes: call_site.live.bytes,
-        };
-        let of_process = |process: &ProcessCallSites| {
-            process.call_sites.iter().map(|call_site| site(process, call_site)).collect::<Vec<_>>()
-        };
-        let others = self.processes.iter().map(|process| process.other_sites as u64).sum();
-        MemoryBySite::new(self.processes.iter().flat_map(of_process).collect(), others)
+        by_site(self.processes.iter())
     }
 
     /// Sites without a history in all processes.
@@ -108,6 +106,22 @@ impl MemoryReport {
     pub fn is_complete(&self) -> bool {
         self.losses_affecting_verdicts.is_empty() && self.not_followed() == 0
     }
+}
+
+/// The live memory of these processes by call site, in the form of a recording.
+pub(crate) fn by_site<'a>(processes: impl Iterator<Item = &'a ProcessCallSites> + Clone) -> MemoryBySite {
+    let site = |process: &ProcessCallSites, call_site: &CallSiteMemory| LiveSite {
+        pid: process.pid,
+        process: process.name.clone(),
+        call_site: call_site.name.clone(),
+        allocations: call_site.live.count,
+        bytes: call_site.live.bytes,
+    };
+    let of_process = |process: &ProcessCallSites| {
+        process.call_sites.iter().map(|call_site| site(process, call_site)).collect::<Vec<_>>()
+    };
+    let others = processes.clone().map(|process| process.other_sites as u64).sum();
+    MemoryBySite::new(processes.flat_map(of_process).collect(), others)
 }
 
 /// The losses that affect live memory or its call sites.
@@ -208,6 +222,11 @@ impl LiveMemory {
 
     pub fn keeps_exited(&self) -> bool {
         self.keeps_exited
+    }
+
+    /// Whether a process has, or had, live memory.
+    pub fn has(&self, process: ProcessKey) -> bool {
+        self.processes.contains_key(&process)
     }
 
     /// Takes in the rows of the BPF side. `infos` has all running processes, and exited ones that still have rows.
@@ -378,6 +397,7 @@ impl Process {
         call_sites.iter_mut().zip(distinct_names(&all)).for_each(|(call_site, name)| call_site.name = name);
         ProcessCallSites {
             pid: key.tgid,
+            instance: key.instance,
             name: self.info.name.clone(),
             container: self.info.container.clone(),
             has_exited: self.info.exited_at_ns.is_some(),

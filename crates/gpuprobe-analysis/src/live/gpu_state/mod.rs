@@ -6,10 +6,11 @@
 //! that resides on the GPU. Only the driver knows how much managed memory that is, so managed memory is not counted
 //! as seen. Pinned memory is not counted either, because it is host memory.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::gpu_state::{Engine, GpuReadings, GpuState};
-use gpuprobe_event::{Gpu, Space, Tgid};
+use gpuprobe_event::{Gpu, GpuHolder, OutOfMemoryEvent, Space, Tgid};
 use serde::Serialize;
 
 use crate::live::snapshot::{ProcessSnapshot, Snapshot};
@@ -144,6 +145,19 @@ impl GpuStates {
             users,
             xids: xids.into_iter().map(|((gpu, xid), count)| GpuErrors { gpu, xid, count }).collect(),
         }
+    }
+
+    /// Adds the state of this GPU to an out-of-memory error: its free memory, and the other processes on it.
+    pub fn complete(&self, error: &mut OutOfMemoryEvent, gpu: u8) {
+        let state = self.gpus.iter().find(|indexed| indexed.gpu == gpu).map(|indexed| &indexed.state);
+        error.free_bytes = state.and_then(|state| state.memory.as_ref()).map(|memory| memory.free_bytes);
+        let others = self.users.iter().filter(|user| user.gpu == gpu && user.pid != error.tgid);
+        let holder = |user: &GpuUser| {
+            Some(GpuHolder { tgid: user.pid, process: user.name.as_str().into(), bytes: user.memory_bytes? })
+        };
+        error.others = others.filter_map(holder).collect();
+        error.others.sort_by_key(|other| Reverse(other.bytes));
+        error.others.truncate(OutOfMemoryEvent::MOST_HOLDERS);
     }
 }
 

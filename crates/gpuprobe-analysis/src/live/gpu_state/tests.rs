@@ -52,6 +52,24 @@ fn figures(states: &GpuStates) -> Vec<Figures> {
 }
 
 #[test]
+fn an_out_of_memory_error_has_the_state_of_its_gpu() {
+    let memory = gpuprobe_event::gpu_state::GpuMemory { free_bytes: 77, ..Default::default() };
+    let full = GpuState {
+        memory: Some(memory),
+        ..gpu(1, &[(1, Some(500)), (50, Some(30)), (2, Some(40)), (3, None)])
+    };
+    let processes = vec![process(1, None, &[]), process(2, None, &[]), process(3, None, &[])];
+    let states = built(vec![gpu(0, &[(2, Some(9))]), full], processes, Compared::AllProcesses);
+    let mut error = OutOfMemoryEvent { tgid: Tgid(1), ..OutOfMemoryEvent::default() };
+    states.complete(&mut error, 1);
+    let others: Vec<_> =
+        error.others.iter().map(|other| (other.tgid.0, &*other.process, other.bytes)).collect();
+    assert_eq!((error.free_bytes, others), (Some(77), vec![(2, "app2", 40), (50, "stranger", 30)]));
+    states.complete(&mut error, 7);
+    assert_eq!((error.free_bytes, error.others.len()), (None, 0), "an unknown GPU");
+}
+
+#[test]
 fn unexplained_bytes_are_nvmls_figure_minus_the_live_memory_on_that_gpu() {
     let host = |number| Some(Gpu::Host(number));
     let live = [

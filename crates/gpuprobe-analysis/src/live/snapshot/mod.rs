@@ -21,6 +21,7 @@ use crate::cost::budget::BudgetReport;
 use crate::gpu_ops::launches::by_kernel;
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::leaks::live_memory::ProcessCallSites;
+use crate::leaks::live_tensors::ProcessTensors;
 use crate::process_info::ProcessInfo;
 use crate::stats::loss_counts::{LossCount, every_cause};
 
@@ -89,6 +90,9 @@ pub struct Snapshot {
     pub gpu_states: GpuStates,
     /// Live memory of running processes by call site.
     pub call_sites: Vec<ProcessCallSites>,
+    /// Tensors of running processes; empty if they are not accounted for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tensors: Vec<ProcessTensors>,
     /// Every cause once.
     pub losses: Vec<LossCount>,
     pub libraries: Vec<LibraryProbes>,
@@ -157,6 +161,7 @@ impl Snapshot {
             gpus: inputs.gpus.to_vec(),
             gpu_states: GpuStates::default(),
             call_sites: inputs.call_sites.to_vec(),
+            tensors: Vec::new(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),

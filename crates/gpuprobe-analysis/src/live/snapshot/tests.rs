@@ -37,6 +37,7 @@ fn memory(process: ProcessKey) -> ProcessMemory {
         freed_with_context_allocations: 0,
         freed_with_context_bytes: 0,
         peak_bytes: 0,
+        out_of_memory: 0,
     }
 }
 

@@ -93,7 +93,7 @@ impl Nesting {
         match event {
             Event::Call(call) => self.feed(call, out),
             Event::Process(change) => self.process(&change, out),
-            Event::Loss(_) | Event::Xid(_) => {}
+            Event::Loss(_) | Event::Xid(_) | Event::OutOfMemory(_) => {}
         }
     }
 

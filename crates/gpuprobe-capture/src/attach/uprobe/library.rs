@@ -14,7 +14,7 @@ use crate::error::CaptureError;
 use crate::function_table::function_row::{may_throw, row, runs_callbacks};
 use crate::host::support::Tier;
 use crate::load::collect::{Collect, CountedOps};
-use crate::load::probe_programs::{UprobeKind, entry_count_program, programs};
+use crate::load::probe_programs::{UprobeKind, entry_count_program, programs, tensor_program};
 use crate::wire::object_handles::map_of;
 use crate::wire::{LibraryNumber, MapName, ProgramName, as_bytes, number};
 
@@ -126,6 +126,7 @@ fn groups<'a>(
 ) -> Vec<Group<'a>> {
     let programs_of = |f: &PlannedFunction| match collect(f.function) {
         Collect::EntryCount if !options.bare => std::slice::from_ref(entry_count_program(options.tier)),
+        Collect::Tensors => std::slice::from_ref(tensor_program(options.tier)),
         _ => options.programs(f.function),
     };
     let most = if options.tier == Tier::Perf { 1 } else { usize::MAX };
@@ -204,7 +205,7 @@ fn attach_all(
     patience: &mut Patience,
 ) -> Result<(), CaptureError> {
     let (options, library, file) = (attached.options, &target.library, attached.file.clone());
-    let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::StateOnly);
+    let is_counted = |id| !matches!(collect(id), Collect::Failures | Collect::Tensors | Collect::StateOnly);
     // without a count it is not known how often a function is called
     let (separate, together): (Vec<_>, Vec<_>) =
         target.functions.iter().partition(|f| is_counted(f.function) && detachable.includes(f.function));

@@ -154,3 +154,17 @@ fn launches_copies_and_waits_take_a_call_site_if_they_are_streamed_and_it_is_ask
     // allocations have one anyway, and a free has that of its allocation
     assert!(!takes("cudaMalloc", Collect::Stream, true) && !takes("cudaFree", Collect::Stream, true));
 }
+
+#[test]
+fn a_report_of_a_tensor_is_read_from_its_arguments() {
+    let f = catalogue().functions().iter().find(|f| f.roles.op == Some("change")).unwrap();
+    let row = row(f, Collect::Tensors, CountedOps::default());
+    assert_eq!(
+        (row.memory_op, row.flags, row.action),
+        (number::MEMORY_TENSOR_CHANGE, 0, number::ACTION_NOTHING)
+    );
+    let arguments = [row.pointer, row.size_a, row.in_use, row.reserved_bytes, row.device];
+    for (index, argument) in (0u8..).zip(arguments) {
+        assert!(same(argument, register(index)), "argument {index}");
+    }
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
-use gpuprobe_analysis::{LiveMemory, Rules};
+use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{
     CaptureConfig, Collect, Urgent, drop_privileges, install_seccomp_filter, return_memory_early,
 };
@@ -49,6 +49,10 @@ pub(crate) const EVERYTHING: &[Class] = &[
     Class::Context,
     Class::Module,
 ];
+/// The ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels. A program allocates
+/// thousands of tensors while the first stacks are read.
+const RING: u32 = 4 << 20;
+const RING_WITH_TENSORS: u32 = 32 << 20;
 const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
@@ -117,13 +121,16 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
 }
 
 fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
-    let live_memory = sections.memory.then(|| LiveMemory::new(Rules::after(args.warm_up), false));
+    let rules = Rules::after(args.warm_up);
+    let live_memory = sections.memory.then(|| LiveMemory::new(rules, false));
+    let tensors = args.tensors.then(|| LiveTensors::new(LiveMemory::new(rules, false)));
     let mut processes = Processes::new(args.max_exited).with_logs(&args.container_logs);
     processes.set_retention(args.max_exited, args.keep_exited);
     let gpus = GpuNumbering::new(&args.nvml.driver_folder, args.rescan);
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
-    Ok(Observer::new(probes, processes, live_memory).with_gpus(gpus).with_states(states))
+    let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
+    Ok(observer.with_gpus(gpus).with_states(states))
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
@@ -149,9 +156,9 @@ fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHook
         tracepoints: resolved.tracepoints.clone(),
         detachable: args.budget.is_some(),
         entry_counts: !args.calls_only.is_empty(),
-        // the ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels
-        sites: sections.memory,
-        ring_bytes: 4 << 20,
+        sites: sections.memory || args.tensors,
+        tensors: args.tensors,
+        ring_bytes: if args.tensors { RING_WITH_TENSORS } else { RING },
         live_entries: args.max_allocations,
         count_entries: args.max_counters,
         process_entries: args.max_processes,

@@ -130,6 +130,7 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
     let all = [
         ("memleak", old.memleak != new.memleak),
         ("addresses", old.addresses != new.addresses),
+        ("tensors", old.tensors != new.tensors),
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
         ("driver", old.driver != new.driver),

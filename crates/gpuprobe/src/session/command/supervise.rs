@@ -79,7 +79,7 @@ impl SupervisedCommand {
     pub(crate) fn finish(&mut self, probes: &mut Probes) -> Result<CommandEnd> {
         // children that outlive the command are no longer observed; none of them may stay paused
         let running = probes.capture.target_count()?;
-        let ending = probes.capture.detach()?;
+        let ending = probes.end_observation()?;
         for pause in &ending.batch.paused {
             self.stops.paused(*pause);
             resume(*pause, probes)?;

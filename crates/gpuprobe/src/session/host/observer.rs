@@ -4,17 +4,23 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use gpuprobe_analysis::{Inputs, LibraryProbes, LiveMemory, MemoryReport, ProcessCallSites, Rules, Snapshot};
+use gpuprobe_analysis::{
+    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, ProcessCallSites, ProcessTensors, Rules,
+    Snapshot, TensorReport,
+};
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
-use gpuprobe_event::{Class, LossCause, Losses, SiteId};
+use gpuprobe_event::{Class, Event, Gpu, LossCause, Losses, SiteId};
+use gpuprobe_output::units::printable;
 
 use super::gpu_numbering::GpuNumbering;
 use super::gpu_state_poller::GpuStatePoller;
+use super::out_of_memory_notes::OutOfMemoryNotes;
 use super::processes::Processes;
 use super::xid_counts::XidCounts;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
+use crate::terminal::notes::note;
 
 /// The classes of functions that track live memory.
 pub(crate) const MEMORY: &[Class] =
@@ -26,6 +32,8 @@ pub(crate) struct Observer {
     pub(crate) processes: Processes,
     /// Live memory by call site; `None` if memory is not shown.
     live_memory: Option<LiveMemory>,
+    /// Tensors by call site and GPU; `None` if they are not shown.
+    tensors: Option<LiveTensors>,
     /// Call sites to be symbolized, the most urgent last.
     unnamed_sites: Vec<SiteId>,
     /// The host's numbers of the GPUs of processes.
@@ -34,6 +42,7 @@ pub(crate) struct Observer {
     states: Option<GpuStatePoller>,
     /// GPU errors reported by the NVIDIA kernel module.
     xids: XidCounts,
+    out_of_memory_notes: OutOfMemoryNotes,
 }
 
 impl Observer {
@@ -44,11 +53,18 @@ impl Observer {
             probes,
             processes,
             live_memory,
+            tensors: None,
             unnamed_sites: Vec::new(),
             gpus: None,
             states: None,
             xids: XidCounts::default(),
+            out_of_memory_notes: OutOfMemoryNotes::default(),
         }
+    }
+
+    /// Adds tensors to snapshots.
+    pub(crate) fn with_tensors(self, tensors: Option<LiveTensors>) -> Self {
+        Self { tensors, ..self }
     }
 
     /// Adds the host's GPU numbers to snapshots.
@@ -63,9 +79,7 @@ impl Observer {
 
     /// Changes the time after which call sites are judged.
     pub(crate) fn set_warm_up(&mut self, warm_up: Duration) {
-        if let Some(live_memory) = &mut self.live_memory {
-            live_memory.judge_by(Rules::after(warm_up));
-        }
+        self.each_live_memory().for_each(|live_memory| live_memory.judge_by(Rules::after(warm_up)));
     }
 
     /// Changes how often the host's GPUs are read.
@@ -80,6 +94,12 @@ impl Observer {
         if let Some(states) = &self.states {
             states.read_every(every);
         }
+    }
+
+    /// What is followed by call site: memory and tensors.
+    fn each_live_memory(&mut self) -> impl Iterator<Item = &mut LiveMemory> {
+        let tensors = self.tensors.as_mut().map(|tensors| &mut tensors.call_sites);
+        self.live_memory.iter_mut().chain(tensors)
     }
 
     fn now_ns(&self) -> u64 {
@@ -97,8 +117,9 @@ impl Observer {
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
         batch.xids.iter().for_each(|xid| self.xids.add(xid));
+        self.note_out_of_memory(batch)?;
         // reading the rows removes what was live at exit
-        let keeps_exited = self.live_memory.as_ref().is_some_and(LiveMemory::keeps_exited);
+        let keeps_exited = self.each_live_memory().any(|live_memory| live_memory.keeps_exited());
         if keeps_exited && self.processes.rows_are_due() {
             self.sample()?;
             self.name_all();
@@ -115,23 +136,55 @@ impl Observer {
         Ok(())
     }
 
-    /// Samples live memory by call site.
+    /// Writes out-of-memory errors to the log, with the state of their GPUs.
+    fn note_out_of_memory(&mut self, batch: &Batch) -> Result<()> {
+        let error = |event: &Event| match event {
+            Event::OutOfMemory(error) => Some(error.as_ref().clone()),
+            _ => None,
+        };
+        let mut errors: Vec<_> = batch.calls.iter().filter_map(error).collect();
+        let Some(noted) = self.out_of_memory_notes.take(&mut errors) else { return Ok(()) };
+        let snapshot = self.snapshot(&Losses::default(), &[])?;
+        for mut error in errors {
+            let info = self.processes.infos().iter().find(|(key, _)| key.tgid == error.tgid);
+            let gpu = error.gpu.zip(info).map(|(number, (_, info))| info.gpus.of(number));
+            if let Some(Gpu::Host(gpu)) = gpu {
+                snapshot.gpu_states.complete(&mut error, gpu);
+            }
+            note!("gpuprobe: {}", printable(&gpuprobe_output::out_of_memory_line(&error)));
+            for holder in gpuprobe_output::out_of_memory_holders(&error) {
+                note!("gpuprobe:   {}", printable(&holder));
+            }
+        }
+        if noted.suppressed > 0 {
+            note!("gpuprobe: {} more out-of-memory errors", noted.suppressed);
+        }
+        Ok(())
+    }
+
+    /// Samples live memory and tensors by call site.
     pub(crate) fn sample(&mut self) -> Result<()> {
         let now_ns = self.now_ns();
         if let Some(live_memory) = &mut self.live_memory {
             let rows = self.probes.capture.sites()?;
             live_memory.feed(&rows, self.processes.infos(), now_ns);
-            self.unnamed_sites = live_memory.unnamed();
-            self.unnamed_sites.reverse();
         }
+        if let Some(tensors) = &mut self.tensors {
+            let (sites, gpus) = (self.probes.capture.tensor_sites()?, self.probes.capture.tensors()?);
+            tensors.feed(&sites, &gpus, self.processes.infos(), now_ns);
+        }
+        let unnamed = self.each_live_memory().flat_map(|live_memory| live_memory.unnamed());
+        let mut unnamed: Vec<SiteId> = unnamed.collect();
+        unnamed.reverse();
+        self.unnamed_sites = unnamed;
         Ok(())
     }
 
     /// Symbolizes the stack of a call site.
     fn name_site(&mut self, site: SiteId) {
-        if let Some(live_memory) = &mut self.live_memory {
-            live_memory.name(site, self.probes.capture.frames_of(site).to_vec());
-        }
+        let frames = self.probes.capture.frames_of(site);
+        // a site that one of them does not have is forgotten at its next sample
+        self.each_live_memory().for_each(|live_memory| live_memory.name(site, frames.to_vec()));
     }
 
     fn name_all(&mut self) {
@@ -141,10 +194,27 @@ impl Observer {
     /// Reads the age of live allocations. There may be a million of them, so this is done only for displays and when a
     /// call site is suspected of a leak.
     fn read_ages(&mut self) -> Result<()> {
-        let Some(live_memory) = &mut self.live_memory else { return Ok(()) };
-        let clock = self.probes.capture.clock();
-        live_memory.set_ages(&self.probes.capture.allocations()?, |ns| clock.since_start(ns));
+        let capture = &self.probes.capture;
+        let clock = capture.clock();
+        if let Some(live_memory) = &mut self.live_memory {
+            live_memory.set_ages(&capture.allocations()?, |ns| clock.since_start(ns));
+        }
+        self.read_ages_of_tensors()
+    }
+
+    fn read_ages_of_tensors(&mut self) -> Result<()> {
+        let Some(tensors) = &mut self.tensors else { return Ok(()) };
+        let capture = &self.probes.capture;
+        let clock = capture.clock();
+        tensors.call_sites.set_ages(&capture.live_tensors()?, |ns| clock.since_start(ns));
         Ok(())
+    }
+
+    /// Tensors by process, call site and GPU, with stacks and ages; `None` if they are not shown. To be called after
+    /// [`Observer::memory`], which reads them.
+    pub(crate) fn tensors(&mut self, more_lost: &Losses) -> Result<Option<TensorReport>> {
+        let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
+        Ok(self.tensors.as_mut().map(|tensors| tensors.report(&losses, now_ns)))
     }
 
     /// Live memory by process and call site, with stacks and ages.
@@ -209,6 +279,7 @@ impl Observer {
             skipped: &self.probes.skips.counts(),
             unix_seconds: unix_seconds(),
         });
+        snapshot.tensors = self.tensors_by_process(&losses, now_ns)?;
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
@@ -218,6 +289,17 @@ impl Observer {
             snapshot.gpu_states.xids = self.xids.indexed(&snapshot.gpus);
         }
         Ok(snapshot)
+    }
+
+    /// Tensors by process, call site and GPU. A call site is suspected only after the ages of its tensors were read.
+    fn tensors_by_process(&mut self, losses: &Losses, now_ns: u64) -> Result<Vec<ProcessTensors>> {
+        let Some(tensors) = &mut self.tensors else { return Ok(Vec::new()) };
+        let call_sites = tensors.call_sites.report(losses, now_ns);
+        if tensors.call_sites.wants_ages(&call_sites) {
+            self.read_ages_of_tensors()?;
+        }
+        let report = self.tensors.as_mut().map(|tensors| tensors.report(losses, now_ns));
+        Ok(report.unwrap_or_default().processes)
     }
 
     /// Live memory by process and call site. A call site is suspected only after the ages of its allocations were read.

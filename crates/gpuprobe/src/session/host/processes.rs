@@ -371,6 +371,7 @@ mod tests {
             freed_with_context_allocations: 0,
             freed_with_context_bytes: 0,
             peak_bytes: 0,
+            out_of_memory: 0,
         };
         ExitedRows {
             calls: keys.iter().map(call).collect(),

@@ -9,5 +9,6 @@ pub(crate) mod probe_budget;
 pub(crate) mod probe_set;
 pub(crate) mod selection;
 pub(crate) mod skips;
+mod tensor_holders;
 mod user_quota;
 mod xid_users;

@@ -7,20 +7,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{
-    Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Mapped, kmod_version,
+    Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Ending, Mapped, kmod_version,
 };
 use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, StallKind,
     canonical, container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
 };
 use gpuprobe_event::driver::Version;
-use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid};
+use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid, catalogue};
 use gpuprobe_output::units::printable;
 
 use super::hook_files::unused_hooks;
 use super::probe_budget::ProbeBudget;
 use super::selection::Selection;
 use super::skips::{self, Skips};
+use super::tensor_holders::fill_holders;
 use super::user_quota::UserQuota;
 use super::xid_users::fill_users;
 use super::{helper_commands, linux_hooks};
@@ -53,6 +54,8 @@ pub(crate) struct Probes {
     pub(super) quota: Option<UserQuota>,
     /// Incremented whenever observation of new libraries starts.
     pub(crate) attaches: u64,
+    /// Whether the functions by which frameworks report tensors are probed.
+    pub(super) wants_tensors: bool,
     /// Whether functions of the CUDA runtime are selected.
     wants_runtime: bool,
     /// Probed functions that were requested, not counting those probed only for state.
@@ -143,6 +146,7 @@ impl Probes {
         let mut probes = Self {
             capture,
             inspector: Inspector::new(),
+            wants_tensors: config.tensors,
             wants_runtime: selection.selects_any(Api::Runtime),
             selection,
             hooks: Arc::default(),
@@ -242,6 +246,8 @@ impl Probes {
         match library.kind {
             Api::Hook => self.hooks.function(&file, name).filter(|id| self.selection.selects_id(*id)),
             _ if self.hooks.name_exactly(&file, name) => None,
+            Api::Framework if !self.wants_tensors => None,
+            Api::Framework => catalogue().lookup(library.kind, None, name).map(|f| f.id),
             _ => self.selection.function(library, name),
         }
     }
@@ -271,7 +277,15 @@ impl Probes {
         }
         fill_containers(&mut batch);
         fill_users(&mut batch.xids, Path::new(PROC));
+        fill_holders(&mut batch, &mut self.capture)?;
         Ok(batch)
+    }
+
+    /// Ends observation at one instant and removes every probe: see [`Capture::detach`].
+    pub(crate) fn end_observation(&mut self) -> Result<Ending, CaptureError> {
+        let mut ending = self.capture.detach()?;
+        fill_holders(&mut ending.batch, &mut self.capture)?;
+        Ok(ending)
     }
 
     /// Whether a process has mapped a library that was never considered. At its exec only the dynamic loader matters:

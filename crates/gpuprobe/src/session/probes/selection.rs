@@ -111,8 +111,8 @@ impl Selection {
 
     /// Whether a function is selected.
     pub(crate) fn selects(&self, f: &Function) -> bool {
-        if f.api == Api::Hook {
-            return !self.excludes(f.name);
+        if matches!(f.api, Api::Hook | Api::Framework) {
+            return f.api == Api::Hook && !self.excludes(f.name); // --tensors selects those of frameworks
         }
         match self {
             Self::Globs { included, excluded, .. } => {
@@ -184,6 +184,7 @@ impl Selection {
     pub(crate) fn collect(&self, id: FunctionId, wanted: Collect) -> Collect {
         let counts_entries = |f: &Function| self.counts_entries(f) && !self.counts(f);
         match catalogue().get(id) {
+            Some(f) if f.api == Api::Framework => Collect::Tensors,
             // functions that have return probes anyway are counted with durations and errors
             Some(f) if counts_entries(f) && !self.is_state_only(f) && !self.needed_for_failures(f) => {
                 Collect::EntryCount

@@ -3,10 +3,14 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
-use gpuprobe_analysis::{LiveMemory, Rules, Summary};
-use gpuprobe_capture::{Batch, CaptureConfig, Collect, keep_memory};
+use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules, Summary};
+use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, keep_memory};
+use gpuprobe_event::counters::TensorMemory;
 use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, Phases, end_line};
-use gpuprobe_event::{Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome};
+use gpuprobe_event::{
+    Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome, TensorSummary,
+    TensorUse,
+};
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{SummaryOptions, summary};
 
@@ -31,8 +35,9 @@ pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Sele
     CaptureConfig {
         names: true,
         // call sites of allocations are only shown if allocations are selected
-        sites: selection.has(Class::Alloc) || selection.has(Class::Vmm),
+        sites: selection.has(Class::Alloc) || selection.has(Class::Vmm) || args.tensors,
         call_sites: args.stack,
+        tensors: args.tensors,
         launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
         copies: selection.has_copies(),
         rows: args.verify,
@@ -143,10 +148,29 @@ impl Recording {
         let capture = &mut probes.capture;
         let now_ns = capture.clock().elapsed_ns();
         live_memory.feed(&capture.sites()?, self.processes.infos(), now_ns);
-        for site in live_memory.unnamed().into_iter().take(MOST_NAMED) {
-            live_memory.name(site, capture.frames_of(site).to_vec());
-        }
+        name_sites(&mut live_memory, capture);
         Ok(live_memory.report(&capture.losses()?, now_ns).by_site())
+    }
+
+    /// Tensors when processes exited, or now.
+    fn tensors(&self, probes: &mut Probes) -> Result<TensorSummary> {
+        let mut tensors = LiveTensors::new(LiveMemory::new(Rules { warm_up_ns: 0 }, true));
+        let capture = &mut probes.capture;
+        let (now_ns, infos) = (capture.clock().elapsed_ns(), self.processes.infos());
+        let rows = capture.tensors()?;
+        tensors.feed(&capture.tensor_sites()?, &rows, infos, now_ns);
+        name_sites(&mut tensors.call_sites, capture);
+        let used = |row: &TensorMemory| TensorUse {
+            pid: row.process.tgid,
+            process: infos.get(&row.process).map(|info| info.name.clone()).unwrap_or_default(),
+            gpu: row.gpu,
+            tensors: row.live.live_allocations,
+            bytes: row.live.live_bytes,
+            in_use_bytes: row.in_use_bytes,
+            reserved_bytes: row.reserved_bytes,
+        };
+        let by_site = tensors.report(&capture.losses()?, now_ns).by_site();
+        Ok(TensorSummary::new(rows.iter().map(used).collect(), by_site))
     }
 
     /// The memory totals, from the BPF rows.
@@ -165,6 +189,7 @@ impl Recording {
     pub(crate) fn finish(mut self, probes: &mut Probes, mut losses: Losses, at_ns: u64) -> Result<Recorded> {
         let memory_by_site = self.memory_by_site(probes)?;
         let memory = self.memory(probes)?;
+        let tensors = self.tensors(probes)?;
         if let Some(verification) = &mut self.verification {
             verification.compare(&mut probes.capture, &self.summary.report())?;
         }
@@ -175,6 +200,7 @@ impl Recording {
             let mut last = Last::of(losses, at_ns, probes.skips.lines().collect());
             last.end.unified.clone_from(&unified);
             last.end.memory_by_site.clone_from(&memory_by_site);
+            last.end.tensors.clone_from(&tensors);
             last.end.memory = (memory != MemorySummary::default()).then(|| Box::new(memory.clone()));
             last
         };
@@ -197,6 +223,13 @@ impl Recording {
             trace: self.trace,
             end,
         })
+    }
+}
+
+/// Symbolizes the most important call sites.
+fn name_sites(live_memory: &mut LiveMemory, capture: &mut Capture) {
+    for site in live_memory.unnamed().into_iter().take(MOST_NAMED) {
+        live_memory.name(site, capture.frames_of(site).to_vec());
     }
 }
 
