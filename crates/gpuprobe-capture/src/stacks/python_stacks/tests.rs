@@ -57,7 +57,8 @@ struct Code {
 }
 
 fn code(objects: &mut Objects, function: &str, file: &str) -> Code {
-    let [code, text, bytes] = [b"code\0\0\0\0", b"str\0\0\0\0\0", b"bytes\0\0\0"].map(|name| objects.kind(name));
+    let [code, text, bytes] =
+        [b"code\0\0\0\0", b"str\0\0\0\0\0", b"bytes\0\0\0"].map(|name| objects.kind(name));
     let (name, file) = (objects.text(text, function), objects.text(text, file));
     let table = objects.put(&[1, bytes, LINES.len() as u64, 0, word(&LINES)]);
     let mut words = [0; 24];
@@ -115,16 +116,20 @@ fn the_offsets_for_bpf_are_those_of_the_version() {
         let [previous, code_at, instruction] = [found.previous, found.code, found.instruction].map(u32::from);
         assert_eq!([previous, code_at, instruction], [frame.previous, frame.code, frame.instruction]);
         assert_eq!(u32::from(found.thread_frame), thread.frame);
-        assert_eq!((found.has_c_frame, found.instruction_bytes), (
-            u16::from([11, 12].contains(&minor)),
-            if minor < 11 { 4 } else { 8 }
-        ));
-        assert_eq!((found.every_is_entry, found.entry_flag == NO_OFFSET), (u8::from(minor < 11), minor != 11));
+        assert_eq!(
+            (found.has_c_frame, found.instruction_bytes),
+            (u16::from([11, 12].contains(&minor)), if minor < 11 { 4 } else { 8 })
+        );
+        assert_eq!(
+            (found.every_is_entry, found.entry_flag == NO_OFFSET),
+            (u8::from(minor < 11), minor != 11)
+        );
         assert_eq!((found.owner == NO_OFFSET, found.entry_owner == NO_OFFSET), (minor < 11, minor < 12));
         let in_code = [found.first_line, found.file, found.name, found.line_table]
             .map(|at| u32::from(found.code_begin) + u32::from(at));
         assert_eq!(in_code, [code.first_line, code.file, code.name, code.line_table], "3.{minor}");
-        let version = (found.version != NO_OFFSET).then(|| u32::from(found.code_begin) + u32::from(found.version));
+        let version =
+            (found.version != NO_OFFSET).then(|| u32::from(found.code_begin) + u32::from(found.version));
         assert_eq!((version, code.version.is_some()), (code.version, minor >= 12));
         // words are read only where they are aligned
         let words = [found.previous, found.code, found.instruction, found.file, found.name, found.line_table];
@@ -162,18 +167,22 @@ fn names_and_lines_are_read_from_memory() {
     let frames = [step.frame(4, false), main.frame(0, true)];
     let stack = pythons.resolve(&record(tgid, number::PYTHON_COMPLETE, &frames)).unwrap();
     let frames = stack.merged(&[native("cudaMalloc"), native(EVALUATION), native("main")], true);
-    assert_eq!(shown(&frames), [
-        "cudaMalloc+0x4 (python3)",
-        "Trainer.step (train.py:8)",
-        "<module> (main.py:7)",
-        "main+0x4 (python3)"
-    ]);
+    assert_eq!(
+        shown(&frames),
+        [
+            "cudaMalloc+0x4 (python3)",
+            "Trainer.step (train.py:8)",
+            "<module> (main.py:7)",
+            "main+0x4 (python3)"
+        ]
+    );
     assert_eq!(pythons.unread(), 0);
     // an instruction of other code has no line
-    let outside = pythons.resolve(&record(tgid, number::PYTHON_COMPLETE, &[gp_python_frame {
-        instruction: main.address,
-        ..step.frame(0, true)
-    }]));
+    let outside = pythons.resolve(&record(
+        tgid,
+        number::PYTHON_COMPLETE,
+        &[gp_python_frame { instruction: main.address, ..step.frame(0, true) }],
+    ));
     let frames = outside.unwrap().merged(&[], true);
     assert_eq!(shown(&frames), ["Trainer.step (Python train.py)"]);
 }
@@ -200,8 +209,7 @@ fn frames_that_were_not_walked_are_marked() {
     let mut objects = Objects::default();
     let code = code(&mut objects, "step", "train.py");
     let (mut pythons, tgid) = pythons();
-    for (end, more) in
-        [(number::PYTHON_COMPLETE, 0), (number::PYTHON_TOO_DEEP, 1), (number::PYTHON_LOST, 1)]
+    for (end, more) in [(number::PYTHON_COMPLETE, 0), (number::PYTHON_TOO_DEEP, 1), (number::PYTHON_LOST, 1)]
     {
         let stack = pythons.resolve(&record(tgid, end, &[code.frame(0, true)])).unwrap();
         let frames = shown(&stack.merged(&[native(EVALUATION), native("main")], true));
@@ -217,10 +225,10 @@ fn only_processes_with_an_interpreter_are_resolved_until_they_are_forgotten() {
     let code = code(&mut objects, "step", "train.py");
     let (mut pythons, tgid) = pythons();
     let of = |tgid| record(tgid, number::PYTHON_COMPLETE, &[code.frame(0, true)]);
-    assert_eq!(pythons.resolve(&of(tgid + 1)), None);
     assert!(pythons.resolve(&of(tgid)).is_some());
+    assert_eq!((pythons.resolve(&of(tgid + 1)), pythons.unread()), (None, 1), "its frame is counted");
     pythons.forget(Tgid(tgid));
-    assert_eq!(pythons.resolve(&of(tgid)), None);
+    assert_eq!((pythons.resolve(&of(tgid)), pythons.unread()), (None, 2));
     let changes = pythons.take_changes();
     let removed = changes.interpreters.iter().map(|(tgid, python)| (tgid.0, python.is_some()));
     assert_eq!(removed.collect::<Vec<_>>(), [(tgid, false)], "the BPF programs do not walk it any more");
@@ -245,6 +253,30 @@ fn a_process_without_python_has_no_interpreter() {
     let changes = pythons.take_changes();
     assert!(changes.interpreters.is_empty() && changes.unsupported.is_empty(), "{changes:?}");
     assert!(pythons.processes.is_empty());
+}
+
+/// Its calls may be read after its exit.
+#[test]
+fn the_interpreter_of_an_exited_process_stays_until_it_is_forgotten() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let tgid = Tgid(child.id());
+    let mut pythons = Pythons::default();
+    let python = Python { interpreter: interpreter(12), codes: CodeCache::new() };
+    pythons.processes.insert(tgid, python);
+    // its parent has not waited for it
+    let maps = format!("/proc/{tgid}/maps");
+    while !std::fs::read(&maps).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    pythons.observe(tgid, Program::MaybeNew);
+    assert!(pythons.processes.contains_key(&tgid));
+    child.wait().unwrap();
+    pythons.observe(tgid, Program::MaybeNew);
+    assert!(pythons.processes.contains_key(&tgid));
+    let raw = gp_python_record { tgid: tgid.0, frames: 2, ..Default::default() };
+    let stack = pythons.resolve(&raw).unwrap();
+    assert_eq!(shown(&stack.merged(&[], true)), ["unknown (Python)"; 2]);
+    assert_eq!(pythons.unread(), 2);
 }
 
 #[test]
