@@ -44,7 +44,11 @@ pub fn all() -> &'static [Python] {
 /// frames are walked in the same way on all of them.
 pub fn on_tier(tier: &str) -> Vec<&'static Python> {
     let all = all();
-    if tier == tiers::best() { all.iter().collect() } else { all.first().into_iter().chain(all.last()).collect() }
+    if tier == tiers::best() {
+        all.iter().collect()
+    } else {
+        all.first().into_iter().chain(all.last()).collect()
+    }
 }
 
 /// The newest interpreter.

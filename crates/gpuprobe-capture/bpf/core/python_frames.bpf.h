@@ -39,7 +39,8 @@ static __always_inline __u64 innermost_frame(const struct gp_python *python)
 	__u64 pointer = thread_pointer(), block, state, frame;
 	__u32 key = 0;
 
-	if (!pointer || bpf_probe_read_user(&key, sizeof(key), (void *)python->thread_key) || key >= GP_MOST_KEYS)
+	if (!pointer || bpf_probe_read_user(&key, sizeof(key), (void *)python->thread_key) ||
+	    key >= GP_MOST_KEYS)
 		return 0;
 	block = pointer + GP_FIRST_KEYS;
 	/* the pointer to the first block is there as well */
@@ -106,7 +107,8 @@ static __always_inline __u64 mixed_file(__u64 sum, struct gp_file_name *file, __
 }
 
 /* The fingerprint of a code object; 0 if it cannot be read. */
-static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const struct gp_python *python, __u64 code)
+static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const struct gp_python *python,
+					    __u64 code)
 {
 	struct gp_line_table *table = &walk->table;
 	__u64 sum, address, file;

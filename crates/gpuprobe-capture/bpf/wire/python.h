@@ -9,9 +9,11 @@
 enum gp_python_length {
 	/* the most Python frames of a stack, counted from the innermost */
 	GP_PYTHON_FRAMES = 64,
-	/* how much of a frame and of a code object is read, a power of 2: everything that gp_python names is there */
+	/* how much of a frame and of a code object is read, a power of 2: everything that gp_python names is
+	   there */
 	GP_PYTHON_FRAME_BYTES = 128,
-	/* how many words at the beginning of a line table, and of the name of a file, are part of the fingerprint */
+	/* how many words at the beginning of a line table, and of the name of a file, are part of the
+	   fingerprint */
 	GP_PYTHON_TABLE_WORDS = 3,
 	GP_PYTHON_FILE_WORDS = 6,
 	/* the most frames that are read: some have no Python code */
@@ -21,7 +23,8 @@ enum gp_python_length {
 /* an offset of a field that the version of Python does not have */
 #define GP_NO_OFFSET 255
 
-/* Where the interpreter of a process keeps its frames. The names are those of PythonOffsets in gpuprobe-discover. */
+/* Where the interpreter of a process keeps its frames. The names are those of PythonOffsets in
+ * gpuprobe-discover. */
 struct gp_python {
 	/* the address of the number of the thread-specific key whose value is the thread state */
 	__u64 thread_key;
@@ -41,7 +44,8 @@ struct gp_python {
 	/* one bit for each owner of frames without Python code, and the owner that marks an entry */
 	__u8 shim_owners;
 	__u8 entry_owner;
-	/* a byte that is not zero in an entry; GP_NO_OFFSET if an owner marks entries, or every frame is one */
+	/* a byte that is not zero in an entry; GP_NO_OFFSET if an owner marks entries, or every frame is one
+	 */
 	__u8 entry_flag;
 	__u8 every_is_entry;
 	/* in a code object: where reading begins; the others are offsets from there */
@@ -59,7 +63,8 @@ struct gp_python {
 struct gp_python_frame {
 	__u64 code;
 	__u64 instruction;
-	/* tells the code object from a later one at its address; fingerprint.rs in gpuprobe-discover says how */
+	/* tells the code object from a later one at its address; fingerprint.rs in gpuprobe-discover says how
+	 */
 	__u64 fingerprint;
 };
 

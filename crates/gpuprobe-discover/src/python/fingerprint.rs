@@ -48,8 +48,7 @@ fn file_words(memory: &dyn Memory, file: u64) -> impl Iterator<Item = u64> + use
     let length = field(memory, file, OLD_TEXT.length.into());
     let is_ascii = field(memory, file, OLD_TEXT.state.into()) & ASCII != 0;
     let size = if is_ascii { length } else { 0 };
-    let words: [u64; FINGERPRINT_FILE_WORDS] =
-        first_words(memory, file, OLD_TEXT.ascii_header.into(), size);
+    let words: [u64; FINGERPRINT_FILE_WORDS] = first_words(memory, file, OLD_TEXT.ascii_header.into(), size);
     std::iter::once(length).chain(words)
 }
 

@@ -124,7 +124,8 @@ pub(super) const BYTES_SIZE: u64 = 16;
 pub(super) const BYTES_HEADER: u64 = 32;
 
 /// Up to 3.11.
-pub(super) const OLD_TEXT: TextOffsets = TextOffsets { length: 16, state: 32, ascii_header: 48, other_header: 72 };
+pub(super) const OLD_TEXT: TextOffsets =
+    TextOffsets { length: 16, state: 32, ascii_header: 48, other_header: 72 };
 const NEW_TEXT: TextOffsets = TextOffsets { length: 16, state: 32, ascii_header: 40, other_header: 56 };
 
 const V3_9: PythonOffsets = PythonOffsets {

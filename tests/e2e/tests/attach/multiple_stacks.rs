@@ -171,5 +171,9 @@ fn callbacks_into_go_are_not_harmed(tier: &str) {
 fn greenlets_are_not_harmed(tier: &str) {
     // Debian's python3, which has greenlet
     let python = Path::new("/usr/bin/python3");
-    assert_as_unharmed_as_without(tier, python, &[&shown(compile::source("greenlets.py")), &shown(runtime())]);
+    assert_as_unharmed_as_without(
+        tier,
+        python,
+        &[&shown(compile::source("greenlets.py")), &shown(runtime())],
+    );
 }

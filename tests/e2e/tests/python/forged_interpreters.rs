@@ -96,7 +96,11 @@ fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown))
     let ledger = &printed[0];
     let traced = python::traced(&trace, pid_of(ledger));
     let sum: u64 = traced.iter().map(|call| call.bytes).sum();
-    assert_eq!((traced.len() as u64, sum), (number(&ledger["allocations"]), number(&ledger["bytes"])), "{form}");
+    assert_eq!(
+        (traced.len() as u64, sum),
+        (number(&ledger["allocations"]), number(&ledger["bytes"])),
+        "{form}"
+    );
     assert_eq!(traced.len() as u64, ROUNDS);
     trace.assert_ended();
     traced.iter().for_each(|call| assert_shown(form, wanted, call));

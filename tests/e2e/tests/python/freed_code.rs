@@ -15,7 +15,10 @@ fn no_line_of_freed_code_is_wrong(tier: &str) {
 #[bpf_test(tiers(best), alone)]
 fn no_line_of_replaced_code_is_wrong(tier: &str) {
     for (known, minor) in assert_right(tier, 200, "10") {
-        assert!(known >= 20, "3.{minor}: only {known} of the stacks with code that was freed later are known");
+        assert!(
+            known >= 20,
+            "3.{minor}: only {known} of the stacks with code that was freed later are known"
+        );
     }
 }
 
