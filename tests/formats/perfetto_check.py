@@ -4,7 +4,7 @@ import sys
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 
-from trace import Trace
+from trace import Trace, cut
 
 EVENT = perfetto.TrackEvent
 
@@ -14,7 +14,7 @@ class File:
 
     def __init__(self, path):
         self.tracks, self.slices, self.instants, self.counters, self.open = {}, {}, [], {}, {}
-        self.names = [{}, {}, {}]
+        self.names, self.frames = [{}, {}, {}], {}
         trace = perfetto.Trace()
         with open(path, "rb") as file:
             trace.ParseFromString(file.read())
@@ -27,15 +27,19 @@ class File:
         events = []
         for packet in trace.packet:
             if packet.sequence_flags & perfetto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED:
-                self.names = [{}, {}, {}]
+                self.names, self.frames = [{}, {}, {}], {}
             data = packet.interned_data
             for names, new in zip(self.names, (data.event_categories, data.event_names, data.debug_annotation_names)):
                 names.update({one.iid: one.name for one in new})
+            self.frames.update({one.iid: one.str.decode() for one in data.debug_annotation_string_values})
             if packet.HasField("track_event"):
                 event = packet.track_event
                 name = self.names[1][event.name_iid] if event.name_iid else None
                 for note in event.debug_annotations:
                     note.name = self.names[2][note.name_iid]
+                    for value in note.array_values:
+                        if value.string_value_iid:
+                            value.string_value = self.frames[value.string_value_iid]
                 events.append((packet.timestamp, event, name))
         # an importer sorts by time and keeps the order of events of the same time
         for at, event, name in sorted(events, key=lambda event: event[0]):
@@ -91,6 +95,8 @@ def check(trace, file):
                 equal(field, notes[field].string_value if field in notes else None, text)
             for field in ("size", "freed"):
                 equal(field, notes[field].uint_value if field in notes else None, line.get(field))
+            if "stack" in line:
+                equal("innermost frame", notes["stack"].array_values[0].string_value, cut(line["stack"][0]))
             equal("args", len(notes["args"].dict_entries) if "args" in notes else 0, len(line.get("args", {})))
     names = {call.thread[0]: call.process for call in trace.calls}
     described = {track.process.pid: track.process.process_name for track in file.tracks.values() if track.process.pid}

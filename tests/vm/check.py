@@ -193,6 +193,17 @@ def stacks(check, tier):
     contains_tier(check, tier)
 
 
+def callers(check, tier):
+    """The functions that launch and wait, by the stacks of their call sites."""
+    calls = check.trace()
+    frames = {c["site"]: c["stack"][0] for c in calls if "stack" in c}
+    for kind, word in [("launch", "launches"), ("sync", "waits")]:
+        sites = [c["site"] for c in calls if c["type"] == kind and "site" in c]
+        found = collections.Counter(re.split("[ +]", frames[site])[0] for site in sites)
+        check.equal(word, dict(found), check.said("out")[0][word])
+    contains_tier(check, tier)
+
+
 def made(check):
     """The runtime calls of every process of a program, with their inner CUDA driver calls."""
     inner = {"cudaMalloc": "cuMemAlloc_v2", "cudaFree": "cuMemFree_v2"}
@@ -425,7 +436,8 @@ def refused(check, tier):
 
 
 CHECKS = {"ledger": ledger, "verified": verified, "constructor": small, "late_dlopen": small, "forker": small,
-          "daemon": daemon, "phases": phases, "entries": entries, "stacks": stacks}
+          "daemon": daemon, "phases": phases, "entries": entries, "stacks": stacks,
+          "callers": callers}
 RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
 
 

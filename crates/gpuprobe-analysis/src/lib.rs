@@ -46,6 +46,8 @@ pub use self::recording::kernel_module::{CommandSummary, KernelModuleSummary, La
 pub use self::recording::memory_ledger::{MemorySummary, Total};
 pub use self::recording::processes::{ProcessEnd, ProcessSummary};
 pub use self::recording::replay::{LiveCurve, Replay, ReplayReport};
+pub use self::recording::site_calls;
+pub use self::recording::site_calls::{CallsBySite, SiteCalls};
 pub use self::recording::site_memory::{SiteCurve, SiteMemoryReport};
 pub use self::recording::slowest::SlowCall;
 pub use self::recording::summary::{Summary, SummaryReport};

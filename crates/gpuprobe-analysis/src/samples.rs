@@ -28,6 +28,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
         stream: None,
         effect: Effect::None,
         driver: None,
+        site: None,
         stack: None,
     }
 }

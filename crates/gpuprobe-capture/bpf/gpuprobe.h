@@ -252,6 +252,9 @@ enum gp_function_flags {
 	GP_DETACHING = 131072,
 	/* it may run any code before it returns: it takes a callback, or the user named it */
 	GP_RUNS_CODE = 262144,
+	/* its calls get a call site, except those inside other calls that get one; see gp_config.call_sites
+	 */
+	GP_TAKES_SITE = 524288,
 };
 
 /* What the probes of one function do. The low bits of the attach cookie are its index. */
@@ -303,7 +306,7 @@ enum gp_record_kind : __u16 {
 	GP_RECORD_PAUSE,
 	GP_RECORD_NAME,
 	GP_RECORD_STACK,
-	/* the stack of an allocation whose call site is not known yet */
+	/* the stack of a call whose call site is not known yet */
 	GP_RECORD_SITE,
 	GP_RECORD_XID,
 	/* a change of the contents of a graph */
@@ -335,6 +338,8 @@ enum gp_call_flags : __u16 {
 	GP_UNOBSERVED = 8192,
 	/* a copy or memset that called the CUDA driver */
 	GP_CALLED_CUDA_DRIVER = 16384,
+	/* its call site is looked up when it returns, also if it allocates nothing */
+	GP_WANTS_SITE = 32768,
 };
 
 #include "wire/effect.h"
@@ -387,7 +392,7 @@ struct gp_call {
 	union gp_detail detail;
 	/* the address that it returns to */
 	__u64 return_address;
-	/* the call site of the memory that is allocated or freed */
+	/* the call site of the memory that is allocated or freed; otherwise that of the call */
 	__u32 site;
 	/* system calls that it made on NVIDIA devices, at most GP_MOST_ENTERED; device_ns is their time */
 	__u16 entered;

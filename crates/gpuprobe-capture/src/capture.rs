@@ -82,6 +82,7 @@ impl Capture {
             device_calls: config.device_syscalls,
             rows: config.rows,
             annotate_records: config.annotate_records,
+            call_sites: config.call_sites,
         };
         let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
         let clock = Clock::start();
@@ -89,7 +90,7 @@ impl Capture {
             clock,
             config.only_targets,
             CallSites::new(config.site_nodes()),
-            Box::new(FileResolver::new(config.names, config.stacks || config.sites)),
+            Box::new(FileResolver::new(config.names, config.stacks || config.finds_sites())),
         );
         decoder.graphs.has_rows = counted.launch_rows();
         Ok(Self {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalogue::{Api, Class};
 pub use crate::effect::DeviceTime;
 use crate::effect::{Effect, MemoryAmount};
-use crate::ids::{Tgid, Tid};
+use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
 pub use crate::name::Name;
 
@@ -96,8 +96,10 @@ pub struct Call {
     pub effect: Effect,
     /// System calls on the NVIDIA devices during the call, if there were any and they are observed.
     pub driver: Option<DeviceTime>,
-    /// The call stack, innermost first, if requested.
-    pub stack: Option<Vec<String>>,
+    /// The call site, if it is known. An allocation has it in its effect.
+    pub site: Option<SiteId>,
+    /// The call stack, innermost first, if requested. The calls of one call site share it.
+    pub stack: Option<Arc<[String]>>,
 }
 
 impl Call {
@@ -119,6 +121,11 @@ impl Call {
             Some(command) => Cow::Owned(format!("{} {command}", self.name)),
             None => Cow::Borrowed(&self.name),
         }
+    }
+
+    /// The call site, also of an allocation.
+    pub fn call_site(&self) -> Option<SiteId> {
+        self.effect.allocation().map_or(self.site, |allocation| allocation.site)
     }
 
     /// Bytes that it copied: only for a successful copy or memset, and only at the outermost call.

@@ -33,7 +33,7 @@ id! {
 }
 
 id! {
-    /// A call site: a distinct call stack of an allocation. Unique in its recording.
+    /// A call site: a distinct call stack. Unique in its recording.
     SiteId
 }
 

@@ -70,7 +70,7 @@ causes! {
     LostStack = "lost_stack" [],
     /// names of CUDA kernels that did not fit into the ring buffer: some launches may lack theirs
     LostName = "lost_name" [],
-    /// allocations without a call site because the tables of call sites were full
+    /// calls without a call site because the tables of call sites were full
     SitesFull = "sites_full" [MemoryBySite],
     /// launches, copies, streams or graphs not counted because their table was full
     GpuOpsFull = "gpu_ops_full" [GpuOps],
@@ -80,7 +80,7 @@ causes! {
     FailuresFull = "failures_full" [],
     /// faults and migrations of unified memory whose process is not known
     OwnerUnknown = "owner_unknown" [],
-    /// stacks of allocations without their outermost frames: BPF shortened them because the ring buffer was filling up,
+    /// stacks of call sites without their outermost frames: BPF shortened them because the ring buffer was filling up,
     /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)
     ShortenedStack = "shortened_stack" [MemoryBySite],
     /// Python frames that could not be read, because the code was freed or the process exited before: they are shown

@@ -39,6 +39,7 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
         stream: None,
         effect,
         driver: None,
+        site: None,
         stack: None,
     }))
 }

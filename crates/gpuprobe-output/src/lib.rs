@@ -30,7 +30,7 @@ pub mod units;
 mod xid;
 
 pub use classic::{Classic, Sections, gpus_compared};
-pub use convert::{Conversion, Converted, Target};
+pub use convert::{Conversion, Converted, Target, Weight};
 pub use cost::cost;
 pub use curve::Strokes;
 pub use filter_text::filter_line;

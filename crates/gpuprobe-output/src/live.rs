@@ -147,7 +147,7 @@ fn depth(call: &Call) -> u8 {
 }
 
 fn stack(out: &mut String, call: &Call) {
-    for frame in call.stack.iter().flatten() {
+    for frame in call.stack.as_deref().unwrap_or_default() {
         out.push_str("    at ");
         push_printable(out, frame);
         out.push('\n');

@@ -5,6 +5,7 @@ mod calls;
 mod kmod_sections;
 mod lanes;
 mod sections;
+mod site_sections;
 mod svg;
 
 use gpuprobe_analysis::ReplayReport;
@@ -63,6 +64,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     calls::calls(&mut out, report, &drawn);
     sections::memory(&mut out, report);
     sections::kernels(&mut out, &report.summary);
+    site_sections::calls_by_site(&mut out, &report.summary.calls_by_site);
     sections::copies(&mut out, &report.summary);
     sections::functions(&mut out, &report.summary);
     kmod_sections::sections(&mut out, &report.summary.driver);

@@ -6,6 +6,7 @@ mod idle_tables;
 mod incomplete;
 mod kmod_tables;
 pub(crate) mod layout;
+mod site_tables;
 
 use std::fmt::Write;
 
@@ -39,6 +40,7 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     function_table::functions(&mut out, report, options, incomplete.calls);
     gpu_op_tables::launches(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
     gpu_op_tables::copies(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
+    site_tables::tables(&mut out, &report.calls_by_site, options, incomplete.gpu_ops);
     idle_tables::idle(&mut out, report, options, incomplete.gpu_ops);
     kmod_tables::tables(&mut out, &report.driver, options);
     gpu_op_tables::advised(&mut out, &report.advice);

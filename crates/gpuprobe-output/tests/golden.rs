@@ -12,7 +12,7 @@ use gpuprobe_event::{Class, Event, LiveSite, LossCause, MemoryBySite, Tgid, Unif
 use gpuprobe_output::diff::{Comparison, diff, diff_json};
 use gpuprobe_output::{
     Classic, Conversion, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, SummaryOptions, Target,
-    cost, encode, gpus_compared, memory, memory_json, pending, summary, timeline,
+    Weight, cost, encode, gpus_compared, memory, memory_json, pending, summary, timeline,
 };
 use samples::kmod_calls::kmod_events;
 use samples::live_calls::{START_UNIX, live_events, open_calls, phased_events};
@@ -94,7 +94,8 @@ fn calls_into_the_nvidia_kernel_module_in_trace_lines_folded_stacks_and_the_time
     let mut live = Live::new(LiveOptions { nested: true, ..LiveOptions::default() });
     let (mut lines, mut picture) = (String::new(), TimelineBuilder::new(None, None));
     let mut folded = Vec::new();
-    let mut conversion = Conversion::new(Target::Folded, &Meta::default(), &mut folded).unwrap();
+    let mut conversion =
+        Conversion::new(Target::Folded(Weight::Time), &Meta::default(), &mut folded).unwrap();
     for event in kmod_events() {
         live.event(&event, &mut lines);
         picture.feed(event.clone());

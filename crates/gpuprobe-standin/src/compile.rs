@@ -168,6 +168,7 @@ impl Builder {
         for name in driver_workloads.into_iter().chain(["paced", "spurt", "vmm"]) {
             self.workload(name, &[name], Link::Driver)?;
         }
+        self.workload("callers", &["callers"], Link::Both)?;
         self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("rare_call", &["rare_call"], Link::Runtime)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;

@@ -75,11 +75,12 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 35] = [
+pub const WORKLOADS: [&str; 36] = [
     "args",
     "args_renamed",
     "rare_call",
     "brief",
+    "callers",
     "capture",
     "classic",
     "constructor",

@@ -260,9 +260,9 @@ pub struct Traced {
 
 /// The allocations of a process in a trace, each with the stack of its call site.
 pub fn traced(trace: &Recording, pid: u32) -> Vec<Traced> {
-    let mut stacks: HashMap<_, &Vec<String>> = HashMap::new();
+    let mut stacks: HashMap<_, &[String]> = HashMap::new();
     for call in trace.of(pid) {
-        if let Some((site, stack)) = call.effect.site().zip(call.stack.as_ref()) {
+        if let Some((site, stack)) = call.effect.site().zip(call.stack.as_deref()) {
             stacks.insert(site, stack);
         }
     }
@@ -270,7 +270,7 @@ pub fn traced(trace: &Recording, pid: u32) -> Vec<Traced> {
     allocations
         .map(|(call, bytes)| {
             let stack = call.effect.site().and_then(|site| stacks.get(&site).copied());
-            Traced { stack: stack.cloned().unwrap_or_default(), bytes }
+            Traced { stack: stack.unwrap_or_default().to_vec(), bytes }
         })
         .collect()
 }

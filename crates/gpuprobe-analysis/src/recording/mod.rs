@@ -11,6 +11,7 @@ pub mod kernel_module;
 pub mod memory_ledger;
 pub mod processes;
 pub mod replay;
+pub mod site_calls;
 pub mod site_memory;
 pub mod slowest;
 pub mod summary;

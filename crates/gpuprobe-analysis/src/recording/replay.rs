@@ -75,8 +75,8 @@ pub struct Replay {
 struct Allocated {
     process: Arc<str>,
     bytes: u64,
-    /// The outermost frame is last. Only one allocation of each call site carries the stack.
-    stack: Option<Vec<String>>,
+    /// The outermost frame is last.
+    stack: Option<Arc<[String]>>,
 }
 
 impl Replay {
@@ -152,7 +152,7 @@ impl Replay {
         site.process = Arc::clone(&call.process);
         site.bytes = site.bytes.saturating_add(bytes);
         if site.stack.is_none() {
-            site.stack = call.stack.clone();
+            site.stack.clone_from(&call.stack);
         }
     }
 
@@ -264,7 +264,7 @@ mod tests {
             call
         };
         let mut first = with_site(alloc(0x10, 4096, 50));
-        first.stack = Some(vec!["inner".to_owned(), "main".to_owned()]);
+        first.stack = Some(["inner".to_owned(), "main".to_owned()].into());
         let second = with_site(alloc(0x20, 100, 60));
         let name = Arc::clone(&first.process);
         replay.feed(Event::Call(Box::new(first)));
@@ -278,7 +278,7 @@ mod tests {
     fn memory_is_summed_by_stack_if_every_call_carries_its_stack() {
         let mut replay = Replay::default();
         for (at, frame, bytes) in [(10, "load", 100), (20, "train", 7), (30, "load", 50)] {
-            let stack = Some(vec![frame.to_owned(), "main".to_owned()]);
+            let stack = Some([frame.to_owned(), "main".to_owned()].into());
             replay.feed(Event::Call(Box::new(Call { stack, ..alloc(0x10 * at, bytes, at) })));
         }
         let report = replay.finish(None);

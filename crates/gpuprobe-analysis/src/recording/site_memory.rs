@@ -200,7 +200,7 @@ mod tests {
             Effect::Free(free) => free.site = Some(SiteId(id)),
             _ => {}
         }
-        call.stack = frame.map(|frame| vec![frame.to_owned(), "main+0x5 (app)".to_owned()]);
+        call.stack = frame.map(|frame| [frame.to_owned(), "main+0x5 (app)".to_owned()].into());
         Event::Call(Box::new(call))
     }
 

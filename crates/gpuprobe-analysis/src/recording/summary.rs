@@ -15,6 +15,7 @@ use crate::recording::gpu_op_replay::{GpuOpReplay, IdleSummary};
 use crate::recording::kernel_module::{KernelModuleCalls, KernelModuleSummary};
 use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::processes::{ProcessSummary, Processes};
+use crate::recording::site_calls::{CallsBySite, SiteCallTotals};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
 
@@ -47,6 +48,9 @@ pub struct SummaryReport {
     pub memory_from_tables: bool,
     /// Memory that was live when processes exited, or at the end of the recording, by call site.
     pub memory_by_site: MemoryBySite,
+    /// Launches and waits by call site, if the stacks of calls were recorded.
+    #[serde(skip_serializing_if = "CallsBySite::is_empty")]
+    pub calls_by_site: CallsBySite,
     /// GPU operations of all processes.
     pub gpu_ops: GpuOps,
     /// The idle time of streams.
@@ -95,6 +99,7 @@ pub struct Summary {
     call_tree: CallTree,
     memory: Ledger,
     gpu_ops: GpuOpReplay,
+    calls_by_site: SiteCallTotals,
     driver: KernelModuleCalls,
     slowest: Slowest,
     errors: Errors,
@@ -200,6 +205,7 @@ impl Summary {
             memory_from_tables: self.counted_memory.is_some(),
             memory: self.counted_memory.as_deref().cloned().unwrap_or_else(|| self.memory.report()),
             memory_by_site: self.memory_by_site.clone(),
+            calls_by_site: self.calls_by_site.report(),
             skipped: self.skipped.clone(),
             advice: advice(&gpu_ops, self.observed_ns(&processes)),
             gpu_ops,
@@ -248,6 +254,7 @@ impl Summary {
         self.call_tree.feed(call);
         self.memory.feed(call, has_exited);
         self.gpu_ops.feed(call);
+        self.calls_by_site.feed(call);
         self.slowest.feed(call);
         self.errors.feed(call);
         self.gpu_errors.call(call);

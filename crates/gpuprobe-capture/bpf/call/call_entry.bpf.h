@@ -202,8 +202,11 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		return 1;
 	call->stack_pointer = PT_REGS_SP(ctx);
 	call->library = cookie >> 32;
-	if (gp_config.stacks || (gp_config.sites && function->flags & GP_KEEPS_RETURN))
+	if (gp_config.stacks ||
+	    ((gp_config.sites || gp_config.call_sites) && function->flags & GP_KEEPS_RETURN))
 		call->return_address = return_address(ctx, outer);
+	if (gp_config.call_sites && function->flags & GP_TAKES_SITE)
+		want_site(call);
 	call->space = function->space;
 	save_registers(call, ctx);
 	read_at_entry(call, function);

@@ -114,7 +114,7 @@ static __always_inline void account(struct gp_thread *thread, struct gp_call *ca
 {
 	if (gp_config.copies && failed && function->action == GP_FREE)
 		restore_ranges(call);
-	if (gp_config.sites && !failed && has_site(call, function))
+	if (gets_site(call, function, failed))
 		call->site = find_site(thread, call, ctx);
 	if (function->action && !(call->flags & GP_NESTED_ACTION)) {
 		if (function->action == GP_FREE)

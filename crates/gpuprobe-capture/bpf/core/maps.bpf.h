@@ -287,8 +287,8 @@ struct {
 } sites SEC(".maps");
 
 /*
- * The roots of the decision trees that find an allocation's call site, by the return address of the
- * allocating call. Most call sites differ in that address already.
+ * The roots of the decision trees that find a call site, by the return address of the call.
+ * Most call sites differ in that address already.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -89,20 +89,29 @@ static __always_inline __u32 read_number(const struct gp_python_walk *walk, __u8
 	return offset & 4 ? word >> 32 : word;
 }
 
-/* Mixes in the name of a file, if it is in ASCII. */
-static __always_inline __u64 mixed_file(__u64 sum, struct gp_file_name *file, __u64 address)
+/*
+ * A hash of the name of a file, if it is in ASCII. Callers and called functions are often in the same file, and a
+ * name does not change while its frame exists.
+ */
+static __always_inline __u64 hash_of_file(struct gp_python_walk *walk, __u64 address)
 {
+	struct gp_file_name *file = &walk->file;
 	const __u64 words = sizeof(file->word);
+	__u64 sum;
 
+	if (address == walk->file_address)
+		return walk->file_hash;
 	__builtin_memset(file, 0, sizeof(*file));
 	/* after the reference count and the type */
 	bpf_probe_read_user(file, sizeof(*file) - words, (void *)(address + 16));
 	if (file->state & GP_PYTHON_ASCII)
 		bpf_probe_read_user(file->word, file->length < words ? file->length : words,
 				    (void *)(address + 48));
-	sum = mixed(sum, file->length);
+	sum = mixed(0, file->length);
 	for (__u32 i = 0; i < GP_PYTHON_FILE_WORDS; i++)
 		sum = mixed(sum, file->word[i]);
+	walk->file_address = address;
+	walk->file_hash = sum;
 	return sum;
 }
 
@@ -129,11 +138,9 @@ static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const s
 			table->word[i] &= ~0ULL >> (64 - 8 * (table->size & 7));
 		sum = mixed(sum, table->word[i]);
 	}
-	if (python->version != GP_NO_OFFSET)
-		sum = mixed(sum, read_number(walk, python->version));
-	else
-		sum = mixed_file(sum, &walk->file, file);
-	return sum | 1;
+	return mixed(sum, python->version != GP_NO_OFFSET ? read_number(walk, python->version)
+						       : hash_of_file(walk, file)) |
+	       1;
 }
 
 struct python_step {
@@ -203,6 +210,8 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
 	if (!python)
 		return 0;
 	thread->python.hash = 0;
+	thread->python.file_address = 0;
+	thread->python.file_hash = 0;
 	thread->python.end = GP_PYTHON_LOST;
 	step.walk = &thread->python;
 	step.python = python;

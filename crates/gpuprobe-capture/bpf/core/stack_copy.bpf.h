@@ -76,7 +76,7 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 	}
 }
 
-/* Marks the stack as that of an allocation site, not of a call that is sent. */
+/* Marks the stack as that of a call site, not of a call that is sent. */
 static __always_inline void set_site(struct gp_stack_record *head, __u32 site, __u64 python)
 {
 	head->kind = GP_RECORD_SITE;

@@ -62,6 +62,8 @@ struct gp_python_walk {
 	__u8 bytes[GP_PYTHON_FRAME_BYTES];
 	struct gp_line_table table;
 	struct gp_file_name file;
+	__u64 file_address;
+	__u64 file_hash;
 	struct gp_python_frame frame[GP_PYTHON_FRAMES];
 };
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Where allocations come from. User space unwinds the stack of an allocation once and reports at which
- * positions its return addresses are. From then on a few comparisons show that another allocation has the
- * same stack. A stack that is not known gets a new site number and is sent to user space; memory counted
- * under that number keeps it. In a Python program the native stack of many lines is the same, so the Python
- * frames are part of the key of the first comparison.
+ * Where allocations come from, and other calls if that is asked for. User space unwinds the stack of a call
+ * once and reports at which positions its return addresses are. From then on a few comparisons show that
+ * another call has the same stack. A stack that is not known gets a new site number and is sent to user
+ * space; memory counted under that number keeps it. In a Python program the native stack of many lines is
+ * the same, so the Python frames are part of the key of the first comparison.
  */
 #ifndef GP_ALLOCATION_SITES_BPF_H
 #define GP_ALLOCATION_SITES_BPF_H
@@ -84,6 +84,32 @@ static __always_inline bool has_site(const struct gp_call *call, const struct gp
 	       function->memory_op == GP_VMM_CREATE || function->memory_op == GP_VMM_IMPORT;
 }
 
+/* bit of gp_call.actions: this call or an enclosing one gets a site */
+#define GP_OPEN_SITE 64
+
+/* Begins a call whose site is wanted. The call inside it that does the same is not made by the program. */
+static __always_inline void want_site(struct gp_call *call)
+{
+	if (!(call->actions & GP_OPEN_SITE))
+		call->flags |= GP_WANTS_SITE;
+	call->actions |= GP_OPEN_SITE;
+}
+
+/*
+ * Whether a call that has returned gets a site. A failure gets one too, if it is not inside another call; but
+ * a free, or another call that may end memory, has the site of that memory.
+ */
+static __always_inline bool gets_site(const struct gp_call *call, const struct gp_function *function,
+				      bool failed)
+{
+	if (gp_config.sites && !failed && has_site(call, function))
+		return true;
+	if (!gp_config.call_sites)
+		return false;
+	return call->flags & GP_WANTS_SITE || (failed && function->flags & GP_STREAM && !call->parent &&
+					       function->action != GP_FREE && !function->memory_op);
+}
+
 struct walk {
 	__u64 stack_pointer;
 	__u64 trampoline;
@@ -125,8 +151,8 @@ static long walk_step(__u64 step, struct walk *walk)
 }
 
 /*
- * Sends the stack of an allocation with an unknown stack, under a new number that is its site. The call has
- * just been popped, so it is the first slot above the open calls.
+ * Sends an unknown stack, under a new number that is its site. The call has just been popped, so it is the
+ * first slot above the open calls.
  */
 GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 {
@@ -151,13 +177,16 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 		count_loss(GP_LOSS_SITES_FULL);
 		return 0;
 	}
+	waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
+	/* there may be very many launches, and their records are worth more than their stacks */
+	if (call->flags & GP_WANTS_SITE && waiting > room / 4 * 3)
+		goto lost;
 	site = __sync_fetch_and_add(&gp_next_site, 1);
 	send_python(site, GP_RECORD_SITE);
 	/*
 	 * when many arrive at once, most have the same stack as others among them, so a shorter copy is
 	 * enough
 	 */
-	waiting = bpf_ringbuf_query(&calls, BPF_RB_AVAIL_DATA);
 	if (waiting > room / 2) {
 		part = bpf_ringbuf_reserve(&calls, sizeof(*part), 0);
 		if (!part)
@@ -189,7 +218,7 @@ lost:
 	return 0;
 }
 
-/* The site of a call that allocates. */
+/* The site of a call. */
 GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, struct pt_regs *ctx)
 {
 	struct walk walk = {.stack_pointer = call->stack_pointer};

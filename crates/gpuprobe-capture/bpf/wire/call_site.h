@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Part of the wire: stacks, and the call sites of allocations.
+ * Part of the wire: stacks, and the call sites of allocations and other calls.
  *
  * Call sites are recognised in BPF by decision trees that user space builds from stacks it has unwound: a
- * root per return address of the allocating call (gp_site_root), and nodes that each compare one word of the
+ * root per return address of the call (gp_site_root), and nodes that each compare one word of the
  * stack (gp_site_node).
  */
 #ifndef GP_CALL_SITE_H

@@ -60,6 +60,8 @@ struct gp_config {
 	__u8 names;
 	/* record the call sites of allocations */
 	__u8 sites;
+	/* record the call sites of calls that are sent: of functions with GP_TAKES_SITE, and of failures */
+	__u8 call_sites;
 	/* follow launches, graphs and gaps; follow copies */
 	__u8 launches;
 	__u8 copies;
@@ -71,6 +73,7 @@ struct gp_config {
 	__u8 may_write;
 	/* count launches, graphs, gaps and copies in rows */
 	__u8 rows;
+	__u8 reserved[7];
 	/* up to this many entries in the table of allocations, a process keeps the entries that it freed */
 	__u32 most_kept;
 	/* up to this many rows of launches, every stream of a CUDA kernel has a row of its own */

@@ -69,6 +69,9 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if f.roles.asynchronous {
         row.flags |= number::FUNCTION_ASYNC;
     }
+    if counted.call_sites && takes_site(f.class) && row.flags & number::FUNCTION_STREAM != 0 {
+        row.flags |= number::FUNCTION_TAKES_SITE;
+    }
     // the first entry of a list of launches
     if let Some(position) = launch_list(f) {
         row.pointee = arg_loc(f.arg(Some(position)));
@@ -76,6 +79,12 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     }
     row.record_bytes = record_bytes(&row, counted.annotate_records && makes_several_copies(f));
     row
+}
+
+/// Whether calls of a class have a call site if that is asked for. Allocations have one anyway.
+fn takes_site(class: Class) -> bool {
+    use Class::{GraphLaunch, Launch, Memcpy, Memset, Sync};
+    matches!(class, Launch | GraphLaunch | Memcpy | Memset | Sync)
 }
 
 /// The row of a function of which only failures are counted: its effect on memory is seen in the CUDA driver's

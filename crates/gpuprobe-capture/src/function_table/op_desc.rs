@@ -223,8 +223,14 @@ mod tests {
 
     use super::*;
 
-    const ALL: CountedOps =
-        CountedOps { launches: true, copies: true, device_calls: false, rows: true, annotate_records: false };
+    const ALL: CountedOps = CountedOps {
+        launches: true,
+        copies: true,
+        device_calls: false,
+        rows: true,
+        annotate_records: false,
+        call_sites: false,
+    };
 
     fn of(api: Api, name: &str) -> gp_op_desc {
         op_desc(catalogue().lookup(api, Some(12), name).unwrap(), ALL)

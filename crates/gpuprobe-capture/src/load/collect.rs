@@ -28,6 +28,8 @@ pub(crate) struct CountedOps {
     pub(crate) rows: bool,
     /// The records of calls are annotated with the outcome of their GPU operation.
     pub(crate) annotate_records: bool,
+    /// Streamed launches, copies and waits have a call site.
+    pub(crate) call_sites: bool,
 }
 
 impl CountedOps {

@@ -28,6 +28,8 @@ pub struct CaptureConfig {
     pub stacks: bool,
     /// Find the call sites of allocations.
     pub sites: bool,
+    /// Find the call sites of streamed launches, copies and waits, and of streamed calls that fail.
+    pub call_sites: bool,
     /// Find the names of CUDA kernels.
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
@@ -65,9 +67,14 @@ pub struct CaptureConfig {
 }
 
 impl CaptureConfig {
+    /// Whether call sites of any calls are found.
+    pub(crate) fn finds_sites(&self) -> bool {
+        self.sites || self.call_sites
+    }
+
     /// The number of stack comparisons: some for each site, and row 0, which stands for none.
     pub(crate) fn site_nodes(&self) -> u32 {
-        if self.sites { self.site_entries.saturating_mul(4).saturating_add(1) } else { 1 }
+        if self.finds_sites() { self.site_entries.saturating_mul(4).saturating_add(1) } else { 1 }
     }
 }
 
@@ -86,6 +93,7 @@ impl Default for CaptureConfig {
             entry_counts: false,
             stacks: false,
             sites: false,
+            call_sites: false,
             names: false,
             launches: false,
             copies: false,

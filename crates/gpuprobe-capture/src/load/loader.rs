@@ -66,6 +66,8 @@ fn settings(config: &CaptureConfig) -> gp_config {
         may_write: may_write_back().into(),
         own_tgid: std::process::id(),
         sites: config.sites.into(),
+        call_sites: config.call_sites.into(),
+        reserved: [0; 7],
         min_duration_ns: config.min_duration_ns,
         watched_since_ns: boottime_ns(),
     }

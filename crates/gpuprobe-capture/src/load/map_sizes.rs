@@ -60,7 +60,7 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         MapName::Contexts | MapName::UnusedContexts => contexts,
         MapName::Addresses | MapName::Primaries | MapName::Identities => contexts,
         MapName::Sites => config.site_entries,
-        MapName::Pythons if config.sites || config.stacks => config.process_entries,
+        MapName::Pythons if config.finds_sites() || config.stacks => config.process_entries,
         MapName::SiteNodes => config.site_nodes(),
         MapName::Commands | MapName::Unified if !config.device_syscalls => 1,
         MapName::Counts | MapName::UnusedCounts | MapName::Failures | MapName::Commands => {

@@ -30,7 +30,7 @@ impl<'a> SeenCalls<'a> {
 
     /// Every counter that must equal the number of calls of each function; empty if gpuprobe has no probes in them.
     pub fn counters(&self, workload: Workload) -> Result<Vec<u64>, CaptureError> {
-        if workload == Workload::Stream {
+        if matches!(workload, Workload::Stream | Workload::StreamedLaunches) {
             return Ok(vec![self.streamed]);
         }
         let mut seen: Vec<_> = workload.functions().iter().map(|name| self.counted(name)).collect();
@@ -53,7 +53,8 @@ impl<'a> SeenCalls<'a> {
                 let bytes: u64 = self.counts.iter().map(|row| row.bytes).sum();
                 seen.push(bytes / COPY_BYTES);
             }
-            Workload::Count | Workload::Stream | Workload::EntryCount | Workload::Other => {}
+            Workload::Count | Workload::EntryCount | Workload::Other => {}
+            Workload::Stream | Workload::StreamedLaunches => {}
         }
         Ok(seen)
     }

@@ -14,6 +14,8 @@ pub enum Workload {
     /// Allocations and frees in turn.
     Memory,
     Launches,
+    /// Launches that are streamed, not counted.
+    StreamedLaunches,
     Copies,
     /// As `Count`, on a library that another program probes.
     Other,
@@ -27,7 +29,7 @@ impl Workload {
             // not the function of `Count`: one capture can have both, and a function is collected in one way
             Self::Stream | Self::EntryCount => &["cuStreamSynchronize"],
             Self::Memory => &["cuMemAlloc_v2", "cuMemFree_v2"],
-            Self::Launches => &["cuLaunchKernel"],
+            Self::Launches | Self::StreamedLaunches => &["cuLaunchKernel"],
             Self::Copies => &["cuMemcpyHtoD_v2"],
             Self::Other => &[],
         }
@@ -56,8 +58,8 @@ mod tests {
 
     #[test]
     fn every_function_of_a_workload_is_in_the_catalogue() {
-        use Workload::{Copies, Count, EntryCount, Launches, Memory, Other, Stream};
-        for workload in [Count, Stream, EntryCount, Memory, Launches, Copies, Other] {
+        use Workload::{Copies, Count, EntryCount, Launches, Memory, Other, Stream, StreamedLaunches};
+        for workload in [Count, Stream, EntryCount, Memory, Launches, StreamedLaunches, Copies, Other] {
             let id = |name: &&str| catalogue().lookup(Api::Driver, None, name).map(|f| f.id);
             assert!(workload.functions().iter().all(|name| workload.has(id(name).unwrap())));
             assert!(workload.preparation().iter().all(|name| !workload.has(id(name).unwrap())));

@@ -154,6 +154,7 @@ mod tests {
             stream: None,
             effect: Effect::None,
             driver: None,
+            site: None,
             stack: None,
         }))
     }

@@ -203,7 +203,7 @@ impl Decoder {
         Some(Event::Call(call))
     }
 
-    /// Adds the stack of an allocation from an unknown call site.
+    /// Adds the stack of a call from an unknown call site.
     fn site(&mut self, bytes: &[u8]) {
         let raw: gp_stack_record = from_bytes(bytes);
         let Some(stack) = RawStack::from_record(bytes) else {
@@ -223,24 +223,25 @@ impl Decoder {
         self.sites.frames(site, self.resolve.as_mut())
     }
 
-    /// Sets the call site of an allocation or a free. The first allocation of a site also gets its stack.
+    /// Sets the call site of a call, with its stack. A free has the call site of the allocation.
     fn set_site(&mut self, call: &mut Call, raw: &gp_call) {
-        // most calls have no site
+        // without --stack, most calls have no site
         if raw.site == SiteId::UNKNOWN.0 {
             return;
         }
-        let (slot, allocates) = match &mut call.effect {
+        let (slot, is_own) = match &mut call.effect {
             Effect::Alloc(allocation) => (&mut allocation.site, true),
             Effect::Free(free) if free.freed.is_some() => (&mut free.site, false),
-            _ => return,
+            Effect::Free(_) | Effect::ContextEnd(_) => return,
+            _ => (&mut call.site, true),
         };
         let site = self.sites.site(raw.site);
         if site == SiteId::UNKNOWN {
             return;
         }
         *slot = Some(site);
-        if allocates && call.stack.is_none() && self.sites.is_first(site) {
-            call.stack = Some(self.frames_of(site).iter().map(ToString::to_string).collect());
+        if is_own && call.stack.is_none() {
+            call.stack = self.sites.texts(site, self.resolve.as_mut());
         }
     }
 
@@ -283,6 +284,7 @@ impl Decoder {
             stream: stream(function, &words),
             effect: effect(function, &words),
             driver: None,
+            site: None,
             stack: None,
         });
         if let Some(which) = call_of(function.id) {

@@ -1,4 +1,4 @@
-//! The call sites of allocations. The BPF programs send unknown stacks under numbers; here they are unwound, and
+//! The call sites of allocations and other calls. The BPF programs send unknown stacks under numbers; here they are unwound, and
 //! equal stacks get one site. The first number of a stack is the site, and all later numbers stand for it.
 
 use std::collections::{HashMap, HashSet};
@@ -46,8 +46,8 @@ struct SiteStack {
     process: ProcessKey,
     stack: Arc<KnownStack>,
     frames: Option<Arc<[Frame]>>,
-    /// An event had its stack.
-    reported: bool,
+    /// The frames as events have them.
+    texts: Option<Arc<[String]>>,
 }
 
 /// An incomplete stack: it was cut, or the unwind information of its files was not read yet.
@@ -267,7 +267,7 @@ impl CallSites {
         let stack = Arc::new(stack);
         let site = *known.by_stack.entry(Arc::clone(&stack)).or_insert(SiteId(number));
         if site.0 == number {
-            self.stacks.insert(site, SiteStack { process, stack, frames: None, reported: false });
+            self.stacks.insert(site, SiteStack { process, stack, frames: None, texts: None });
         }
         self.count(process, number, site);
         site
@@ -307,9 +307,14 @@ impl CallSites {
         Arc::clone(frames)
     }
 
-    /// Whether no event has had the stack of this site yet. The caller uses it now.
-    pub(crate) fn is_first(&mut self, site: SiteId) -> bool {
-        self.stacks.get_mut(&site).is_some_and(|stack| !std::mem::replace(&mut stack.reported, true))
+    /// The stack of a site as text, which all its calls share.
+    pub(crate) fn texts(&mut self, site: SiteId, resolve: &mut dyn Resolve) -> Option<Arc<[String]>> {
+        if let Some(texts) = &self.stacks.get(&site)?.texts {
+            return Some(Arc::clone(texts));
+        }
+        let texts: Arc<[String]> = self.frames(site, resolve).iter().map(ToString::to_string).collect();
+        self.stacks.get_mut(&site)?.texts = Some(Arc::clone(&texts));
+        Some(texts)
     }
 
     /// Symbolizes the stacks of a process that exits, while its files are known. Counts stay.

@@ -26,10 +26,10 @@ pub(super) fn fingerprint(memory: &dyn Memory, code: &Structure, offsets: &CodeO
     let head = words.into_iter().chain([table, u64::from(first_line.cast_unsigned())]);
     let sum = head.chain(table_words(memory, table)).fold(0, mixed);
     let own = match offsets.version {
-        Some(at) => mixed(sum, u64::from(code.int(at).unwrap_or_default().cast_unsigned())),
-        None => file_words(memory, words[0]).fold(sum, mixed),
+        Some(at) => u64::from(code.int(at).unwrap_or_default().cast_unsigned()),
+        None => file_words(memory, words[0]).fold(0, mixed),
     };
-    own | 1
+    mixed(sum, own) | 1
 }
 
 fn mixed(sum: u64, word: u64) -> u64 {

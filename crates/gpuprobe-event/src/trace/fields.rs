@@ -1,6 +1,8 @@
 //! The fields of an event, other than its time and process, under their names in a trace. The trace file and the
 //! formats that it is converted to differ only in how a field is written.
 
+use std::collections::HashSet;
+
 use crate::catalogue::{Api, Space};
 use crate::copy_kind::{CopyDirection, HostMemory};
 use crate::driver;
@@ -79,7 +81,32 @@ pub trait Fields {
     fn close_list(&mut self);
 }
 
-/// The fields of a call.
+/// The stack of a call, if it has one.
+pub fn stack_field(call: &Call, to: &mut impl Fields) {
+    if let Some(stack) = &call.stack {
+        to.texts("stack", stack);
+    }
+}
+
+/// The call sites whose stacks a file has: it has each stack once, with the first call from there.
+#[derive(Debug, Default)]
+pub struct WrittenStacks(HashSet<SiteId>);
+
+impl WrittenStacks {
+    /// Beyond so many call sites, their stacks are written again.
+    const MOST: usize = 1 << 20;
+
+    /// Whether the file does not have the stack of this call yet. The caller writes it now.
+    pub fn is_new(&mut self, call: &Call) -> bool {
+        let (Some(_), Some(site)) = (&call.stack, call.call_site()) else { return true };
+        if self.0.len() >= Self::MOST {
+            self.0.clear();
+        }
+        self.0.insert(site)
+    }
+}
+
+/// The fields of a call, without its stack.
 pub fn call_fields(call: &Call, to: &mut impl Fields) {
     to.name("api", &Name::Borrowed(call.api.as_str()));
     if call.api == Api::Hook {
@@ -109,8 +136,8 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
         to.uint("driver_calls", calls);
         to.microseconds("driver_us", ns);
     }
-    if let Some(stack) = &call.stack {
-        to.texts("stack", stack);
+    if let Some(site) = call.site {
+        to.uint("site", site.0.into());
     }
 }
 

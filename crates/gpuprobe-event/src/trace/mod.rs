@@ -8,7 +8,7 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use fields::{Fields, Key, call_fields, process_fields, xid_fields};
+pub use fields::{Fields, Key, WrittenStacks, call_fields, process_fields, stack_field, xid_fields};
 pub use read::{Line, ReadError, Reader};
 pub use write::{Json, Lines, Phases, Writer, end_line, meta_line};
 
@@ -92,5 +92,7 @@ pub fn type_of(class: crate::Class) -> &'static str {
 mod damage_tests;
 #[cfg(test)]
 mod effect_tests;
+#[cfg(test)]
+mod stack_tests;
 #[cfg(test)]
 mod tests;

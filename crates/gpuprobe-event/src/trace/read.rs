@@ -2,6 +2,7 @@
 //! complete line.
 
 mod effect_fields;
+mod stacks;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -104,6 +105,7 @@ pub struct Reader<R> {
     /// The graphs whose contents were read.
     graphs: HashMap<(Tgid, u64), Arc<GraphContents>>,
     graph_kernels: usize,
+    stacks: stacks::Stacks,
     buffer: Vec<u8>,
 }
 
@@ -121,6 +123,7 @@ impl<R: BufRead> Reader<R> {
             names_bytes: 0,
             graphs: HashMap::new(),
             graph_kernels: 0,
+            stacks: stacks::Stacks::default(),
             buffer: Vec::new(),
         };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
@@ -272,11 +275,9 @@ impl<R: BufRead> Reader<R> {
         };
         let parent = number(object, "parent");
         let class = known.map_or_else(|| class(object), |f| f.class);
-        let kernel =
-            object.get("kernel").and_then(Json::as_str).map(|kernel| self.name(kernel, most::KERNEL));
         let tgid = Tgid(small(object, "pid")?);
-        let mut effect = effect_fields::effect(object, api, class, kernel);
-        self.add_graph_contents(object, tgid, &mut effect);
+        let effect = self.effect(object, api, class, tgid);
+        let site = effect_fields::own_site(object, &effect);
         Some(Call {
             id: number(object, "event_id")?,
             parent,
@@ -302,16 +303,21 @@ impl<R: BufRead> Reader<R> {
                 .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
             args: object.get("args").and_then(Json::as_object).map(|o| arguments(o, known)),
             stream: hex_field(object, "stream"),
-            effect,
             driver: effect_fields::driver_time(object),
-            stack: object.get("stack").and_then(Json::as_array).map(|frames| stack(frames)),
+            stack: self.stacks.of_call(object, site.or(effect.allocation().and_then(|made| made.site))),
+            effect,
+            site,
         })
     }
 
-    fn add_graph_contents(&mut self, object: &Object<'_>, tgid: Tgid, effect: &mut Effect) {
-        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = effect {
+    fn effect(&mut self, object: &Object<'_>, api: Api, class: Class, tgid: Tgid) -> Effect {
+        let kernel = object.get("kernel").and_then(Json::as_str);
+        let kernel = kernel.map(|kernel| self.name(kernel, most::KERNEL));
+        let mut effect = effect_fields::effect(object, api, class, kernel);
+        if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = &mut effect {
             *contents = self.graph_contents(object, (tgid, *graph));
         }
+        effect
     }
 
     /// The contents of a graph, from this line or from an earlier one.
@@ -420,23 +426,6 @@ fn text(object: &Object<'_>, field: &str, most: usize) -> Option<Name> {
 
 fn owned(text: &str, most: usize) -> Name {
     Cow::Owned(cut(text, most).into_owned())
-}
-
-/// The innermost frames that fit, and the number of the others.
-fn stack(frames: &[Json<'_>]) -> Vec<String> {
-    let mut room = most::STACK;
-    let fits = |frame: &String| {
-        let bytes = frame.len() + size_of::<String>();
-        room.checked_sub(bytes).inspect(|left| room = *left).is_some()
-    };
-    let texts = frames.iter().take(most::ENTRIES).filter_map(Json::as_str);
-    let mut kept: Vec<_> =
-        texts.map(|frame| cut(frame, most::FUNCTION).into_owned()).take_while(fits).collect();
-    let more = frames.iter().filter(|frame| frame.as_str().is_some()).count() - kept.len();
-    if more > 0 {
-        kept.push(format!("({more} more)"));
-    }
-    kept
 }
 
 fn hex(text: &str) -> Option<u64> {

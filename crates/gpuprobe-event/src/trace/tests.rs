@@ -33,6 +33,7 @@ pub(super) fn malloc() -> Call {
             ..Allocation::default()
         }),
         driver: None,
+        site: None,
         stack: None,
     }
 }
@@ -61,7 +62,7 @@ pub(super) fn launch() -> Call {
             shared: 48 << 10,
             captured: true,
         }),
-        stack: Some(vec!["main (a.c:3)".to_owned(), "?".to_owned()]),
+        stack: Some(["main (a.c:3)".to_owned(), "?".to_owned()].into()),
         ..malloc()
     }
 }
@@ -373,7 +374,7 @@ fn endless(bytes: usize, entries: usize) -> Call {
         error: Some(name()),
         args: Some((0..entries).map(|_| (name(), Value::Name(name()))).collect()),
         effect: Effect::Launch(Launch { kernel: Some(Arc::from(text.as_str())), ..Launch::default() }),
-        stack: Some(vec![text.clone(); entries]),
+        stack: Some(vec![text.clone(); entries].into()),
         ..launch()
     }
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::fields::{Fields, Key, call_fields, graph_fields, process_fields, xid_fields};
+use super::fields::{
+    Fields, Key, WrittenStacks, call_fields, graph_fields, process_fields, stack_field, xid_fields,
+};
 use super::{End, Meta, type_of};
 use crate::cut::cut;
 use crate::effect::{Effect, GraphContents, GraphLaunch};
@@ -152,12 +154,14 @@ pub enum Phases {
     Separate,
 }
 
-/// Formats the events of one file as lines. What a graph consists of is in the line of its first launch only.
+/// Formats the events of one file as lines. What a graph consists of is in the line of its first launch only, and a
+/// stack in the line of the first call from its call site.
 #[derive(Debug, Default)]
 pub struct Lines {
     phases: Phases,
     /// The contents of graphs that the file has.
     graphs: HashMap<(Tgid, u64), Arc<GraphContents>>,
+    stacks: WrittenStacks,
 }
 
 impl Lines {
@@ -165,7 +169,7 @@ impl Lines {
     const MOST_GRAPHS: usize = 1 << 16;
 
     pub fn new(phases: Phases) -> Self {
-        Self { phases, graphs: HashMap::new() }
+        Self { phases, ..Self::default() }
     }
 
     /// Appends one event as a line, with its line feed.
@@ -173,6 +177,9 @@ impl Lines {
         match event {
             Event::Call(call) => {
                 call_line(call, self.phases, out);
+                if self.stacks.is_new(call) {
+                    stack_field(call, &mut Json(out));
+                }
                 if let Some(contents) = self.new_graph(call) {
                     graph_fields(contents, &mut Json(out));
                 }
@@ -203,6 +210,7 @@ impl Lines {
     /// The last line was not written.
     fn forget(&mut self) {
         self.graphs.clear();
+        self.stacks = WrittenStacks::default();
     }
 }
 

@@ -1,5 +1,5 @@
-//! The fields of an event as Perfetto's debug annotations, and interned names: a name is written once and then referred
-//! to by number.
+//! The fields of an event as Perfetto's debug annotations, and interned names: a name, or a frame of a stack, is written
+//! once and then referred to by number.
 
 use std::collections::HashMap;
 
@@ -21,6 +21,7 @@ mod field {
     pub(super) const POINTER: u32 = 7;
     pub(super) const DICT_ENTRIES: u32 = 11;
     pub(super) const ARRAY_VALUES: u32 = 12;
+    pub(super) const STRING_IID: u32 = 17;
 }
 
 /// The kind of a name. The values are field numbers of `InternedData`.
@@ -29,12 +30,25 @@ enum NameKind {
     Category = 1,
     Event = 2,
     Annotation = 3,
+    Frame = 29,
+}
+
+impl NameKind {
+    /// Its place in `Interned::numbers`.
+    fn index(self) -> usize {
+        match self {
+            Self::Category => 0,
+            Self::Event => 1,
+            Self::Annotation => 2,
+            Self::Frame => 3,
+        }
+    }
 }
 
 /// Interned names.
 #[derive(Default)]
 pub(super) struct Interned {
-    numbers: [HashMap<Box<str>, u64>; 3],
+    numbers: [HashMap<Box<str>, u64>; 4],
     bytes: usize,
     new: Vec<u8>,
     taken: bool,
@@ -68,7 +82,7 @@ impl Interned {
         if std::mem::take(&mut self.taken) {
             self.new.clear();
         }
-        let numbers = &mut self.numbers[kind as usize - 1];
+        let numbers = &mut self.numbers[kind.index()];
         if let Some(number) = numbers.get(name) {
             return *number;
         }
@@ -150,7 +164,9 @@ impl Fields for Annotations<'_> {
     }
 
     fn texts<'k>(&mut self, key: impl Into<Key<'k>>, texts: &[String]) {
-        self.list(key.into(), texts, |out, text| proto::text(out, field::STRING, text));
+        // frames of stacks, which many calls share
+        let numbers: Vec<_> = texts.iter().map(|text| self.interned.number(NameKind::Frame, text)).collect();
+        self.list(key.into(), &numbers, |out, number| proto::uint(out, field::STRING_IID, *number));
     }
 
     fn unread<'k>(&mut self, key: impl Into<Key<'k>>) {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Level, Sample, Slice};
-use gpuprobe_event::trace::{End, Fields, Json, Meta, call_fields, process_fields, type_of, xid_fields};
+use gpuprobe_event::trace::{
+    End, Fields, Json, Meta, WrittenStacks, call_fields, process_fields, stack_field, type_of, xid_fields,
+};
 use gpuprobe_event::{LossEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
 use serde_json::json;
 
@@ -29,6 +31,8 @@ pub(super) struct Chrome<W> {
     /// The track of each stream of each process.
     streams: HashMap<(Tgid, u64), Tid>,
     next_stream: u32,
+    /// The format has no references, and a stack is long.
+    stacks: WrittenStacks,
 }
 
 /// The fields that every event begins with.
@@ -53,6 +57,7 @@ impl<W: Write> Chrome<W> {
             threads: HashMap::new(),
             streams: HashMap::new(),
             next_stream: FIRST_STREAM,
+            stacks: WrittenStacks::default(),
         })
     }
 
@@ -166,12 +171,16 @@ impl<W: Write> TraceWriter for Chrome<W> {
             let at_ns = *start_ns;
             let (category, tgid, tid) = (type_of(call.class), call.tgid, call.tid);
             let mut head = Head { name: &call.name, category, phase: "X", at_ns, tgid, tid };
+            let has_stack = self.stacks.is_new(call);
             let fields = |json: &mut Json<'_>| {
                 json.uint("event_id", call.id);
                 if call.outcome == Outcome::Unfinished {
                     json.flag("unfinished", true);
                 }
                 call_fields(call, json);
+                if has_stack {
+                    stack_field(call, json);
+                }
             };
             if matches!(call.outcome, Outcome::Begun | Outcome::Unobserved | Outcome::Instant) {
                 head.phase = "i";

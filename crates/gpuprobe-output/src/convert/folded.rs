@@ -1,33 +1,30 @@
-//! Folded stacks: lines of `process;thread;outer call;inner call TIME`, where TIME is the microseconds spent in the
-//! last call itself, without the calls inside it. If the trace has stacks, their frames come between the thread and the
-//! call.
+//! Folded stacks: lines of `process;thread;outer call;inner call NUMBER`, where NUMBER is by default the microseconds
+//! spent in the last call itself, without the calls inside it. If the trace has stacks, their frames come between the
+//! thread and the call.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, LossEvent, ProcessEvent, SiteId, XidEvent};
+use gpuprobe_event::{Call, LossEvent, ProcessEvent, XidEvent};
 
 use super::trace_writer::{TraceWriter, thread_name};
+use super::weight::Weight;
 use crate::units::{fitted, push_printable};
 
 /// Bytes of distinct stacks. An ordinary trace has few; a crafted one may have many, and the rest goes into one line.
 const MOST_STACKS: usize = 64 << 20;
-/// Bytes of frames that are remembered for other calls from the same call site.
-const MOST_FRAMES: usize = 16 << 20;
 /// Longer names lose their middle.
 const LONGEST_NAME: usize = 500;
 const OTHER: &str = "(other)";
 
 pub(super) struct Folded<W> {
     out: W,
+    weight: Weight,
     stacks: HashMap<String, u64>,
     stacks_bytes: usize,
-    other_ns: u64,
-    /// Only the first call from an allocation call site carries its frames.
-    frames: HashMap<SiteId, String>,
-    frames_bytes: usize,
+    other: u64,
     /// The stack of the current call, and the open calls in it.
     stack: String,
     open: Vec<Open>,
@@ -37,18 +34,20 @@ pub(super) struct Folded<W> {
 struct Open {
     /// The length of the stack up to the end of its name.
     length: usize,
-    self_ns: u64,
+    /// What is added to its stack when it is closed.
+    own: u64,
+    /// It or a call around it has a weight.
+    is_weighed: bool,
 }
 
 impl<W: Write> Folded<W> {
-    pub(super) fn new(out: W) -> Self {
+    pub(super) fn new(weight: Weight, out: W) -> Self {
         Self {
             out,
+            weight,
             stacks: HashMap::new(),
             stacks_bytes: 0,
-            other_ns: 0,
-            frames: HashMap::new(),
-            frames_bytes: 0,
+            other: 0,
             stack: String::new(),
             open: Vec::new(),
         }
@@ -57,26 +56,26 @@ impl<W: Write> Folded<W> {
     /// Closes calls until `depth` are open.
     fn close_to(&mut self, depth: usize) {
         while self.open.len() > depth
-            && let Some(Open { length, self_ns }) = self.open.pop()
+            && let Some(Open { length, own, .. }) = self.open.pop()
         {
             self.stack.truncate(length);
-            self.add(self_ns);
+            self.add(own);
         }
         self.stack.truncate(self.open.last().map_or(0, |open| open.length));
     }
 
-    /// Adds time to the current stack.
-    fn add(&mut self, ns: u64) {
-        if ns == 0 {
+    /// Adds to the current stack.
+    fn add(&mut self, weight: u64) {
+        if weight == 0 {
             return;
         }
         if let Some(sum) = self.stacks.get_mut(&self.stack) {
-            *sum = sum.saturating_add(ns);
+            *sum = sum.saturating_add(weight);
         } else if self.stacks_bytes < MOST_STACKS {
             self.stacks_bytes += self.stack.len() + size_of::<(String, u64)>();
-            self.stacks.insert(self.stack.clone(), ns);
+            self.stacks.insert(self.stack.clone(), weight);
         } else {
-            self.other_ns = self.other_ns.saturating_add(ns);
+            self.other = self.other.saturating_add(weight);
         }
     }
 
@@ -84,20 +83,17 @@ impl<W: Write> Folded<W> {
     fn root(&mut self, call: &Call) {
         push_name(&mut self.stack, &call.process);
         push_name(&mut self.stack, &thread_name(call.tgid, call.tid));
-        let site = call.effect.allocation().and_then(|allocation| allocation.site);
-        if let Some(frames) = &call.stack {
-            let from = self.stack.len();
-            frames.iter().rev().for_each(|frame| push_name(&mut self.stack, frame));
-            if let Some(site) = site
-                && self.frames_bytes < MOST_FRAMES
-            {
-                let frames = self.stack[from..].to_owned();
-                self.frames_bytes += frames.len() + size_of::<(SiteId, String)>();
-                self.frames.insert(site, frames);
-            }
-        } else if let Some(frames) = site.and_then(|site| self.frames.get(&site)) {
-            self.stack.push_str(frames);
-        }
+        let frames = call.stack.as_deref().unwrap_or_default();
+        frames.iter().rev().for_each(|frame| push_name(&mut self.stack, frame));
+    }
+
+    /// Adds a call that has its own frames: they contain the calls around it that made it.
+    fn add_with_frames(&mut self, call: &Call, weight: u64) {
+        let around = std::mem::take(&mut self.stack);
+        self.root(call);
+        push_name(&mut self.stack, &call.title());
+        self.add(weight);
+        self.stack = around;
     }
 }
 
@@ -105,13 +101,24 @@ impl<W: Write> TraceWriter for Folded<W> {
     fn slices(&mut self, slices: &[Slice]) -> io::Result<()> {
         for slice in slices {
             self.close_to(slice.depth);
-            let self_ns = slice.end_ns - slice.start_ns;
-            match self.open.last_mut() {
-                Some(around) => around.self_ns = around.self_ns.saturating_sub(self_ns),
-                None => self.root(&slice.call),
+            let call = &slice.call;
+            let is_inside = self.open.last().is_some_and(|around| around.is_weighed);
+            let mut own = self.weight.of(slice);
+            if self.weight.is_of_outermost() && is_inside {
+                own = 0;
             }
-            push_name(&mut self.stack, &slice.call.title());
-            self.open.push(Open { length: self.stack.len(), self_ns });
+            let is_weighed = is_inside || own > 0;
+            match self.open.last_mut() {
+                Some(around) if self.weight == Weight::Time => around.own = around.own.saturating_sub(own),
+                Some(_) if self.weight.is_of_outermost() && own > 0 && call.stack.is_some() => {
+                    self.add_with_frames(call, own);
+                    own = 0;
+                }
+                Some(_) => {}
+                None => self.root(call),
+            }
+            push_name(&mut self.stack, &call.title());
+            self.open.push(Open { length: self.stack.len(), own, is_weighed });
         }
         self.close_to(0);
         Ok(())
@@ -136,12 +143,11 @@ impl<W: Write> TraceWriter for Folded<W> {
     fn finish(&mut self, _: Option<&End>) -> io::Result<()> {
         let mut stacks: Vec<_> = self.stacks.drain().collect();
         stacks.sort_unstable();
-        if self.other_ns > 0 {
-            stacks.push((OTHER.to_owned(), self.other_ns));
+        if self.other > 0 {
+            stacks.push((OTHER.to_owned(), self.other));
         }
-        for (stack, ns) in stacks {
-            // a stack that took any time is shown with 1 us at least
-            writeln!(self.out, "{stack} {}", (ns.saturating_add(500) / 1000).max(1))?;
+        for (stack, sum) in stacks {
+            writeln!(self.out, "{stack} {}", self.weight.shown(sum))?;
         }
         self.out.flush()
     }

@@ -8,6 +8,7 @@ mod perfetto;
 mod proto;
 mod trace_writer;
 mod tracks;
+mod weight;
 
 use std::io::{self, Write};
 
@@ -15,6 +16,7 @@ use gpuprobe_analysis::{Levels, Nesting, Sample, Slice};
 use gpuprobe_event::trace::{End, Meta};
 use gpuprobe_event::{Event, Outcome};
 use trace_writer::TraceWriter;
+pub use weight::Weight;
 
 /// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +25,20 @@ pub enum Target {
     Chrome,
     /// Perfetto's protobuf format.
     Perfetto,
-    /// Folded stacks: one line for each stack of calls, with the time spent in it. Input for flame graphs.
-    Folded,
+    /// Folded stacks: one line for each stack of calls, with what happened there. Input for flame graphs.
+    Folded(Weight),
 }
 
 impl Target {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Chrome, Self::Perfetto, Self::Folded];
+    pub const ALL: [Self; 3] = [Self::Chrome, Self::Perfetto, Self::Folded(Weight::Time)];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Chrome => "chrome",
             Self::Perfetto => "perfetto",
-            Self::Folded => "folded",
+            Self::Folded(_) => "folded",
         }
     }
 
@@ -45,7 +47,7 @@ impl Target {
         match self {
             Self::Chrome => "json",
             Self::Perfetto => "perfetto-trace",
-            Self::Folded => "folded",
+            Self::Folded(_) => "folded",
         }
     }
 }
@@ -83,7 +85,7 @@ impl<'w> Conversion<'w> {
         let writer: Box<dyn TraceWriter + 'w> = match target {
             Target::Chrome => Box::new(chrome::Chrome::new(meta, out)?),
             Target::Perfetto => Box::new(perfetto::Perfetto::new(meta, out)?),
-            Target::Folded => Box::new(folded::Folded::new(out)),
+            Target::Folded(weight) => Box::new(folded::Folded::new(weight, out)),
         };
         Ok(Self {
             writer,

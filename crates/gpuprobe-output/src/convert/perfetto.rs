@@ -5,7 +5,9 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Sample, Slice};
-use gpuprobe_event::trace::{End, Fields, Meta, call_fields, process_fields, type_of, xid_fields};
+use gpuprobe_event::trace::{
+    End, Fields, Meta, call_fields, process_fields, stack_field, type_of, xid_fields,
+};
 use gpuprobe_event::{LossEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
 
 use super::annotations::{Annotations, Interned};
@@ -173,6 +175,7 @@ impl<W: Write> Perfetto<W> {
                 to.flag("unfinished", true);
             }
             call_fields(call, to);
+            stack_field(call, to);
         })?;
         // an instant has no end, but takes a position at its depth
         self.open.push((kind == Kind::Begin).then_some((track, *end_ns)));

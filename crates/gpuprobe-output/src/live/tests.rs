@@ -3,7 +3,7 @@ use std::sync::Arc;
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::{
     Allocation, Api, DeviceSyscall, DeviceTime, Effect, Free, Launch, LossCause, MemoryAmount, Name, Outcome,
-    Replaced, Space, Tgid, Tid, Transfer, Value, catalogue,
+    Replaced, SiteId, Space, Tgid, Tid, Transfer, Value, catalogue,
 };
 
 use super::*;
@@ -146,6 +146,7 @@ impl Numbers {
             stream: self.flip().then(|| self.next()),
             effect: self.effect(),
             driver: self.flip().then(|| DeviceTime { calls: self.next(), ns: self.next() }),
+            site: self.flip().then(|| SiteId(self.next() as u32)),
             stack: self.flip().then(|| (0..self.below(3)).map(|_| self.name()).collect()),
         }
     }
@@ -174,7 +175,7 @@ fn lines_of_calls_with_random_contents_have_no_control_characters() {
     let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
     for i in 0..6000 {
         let call = numbers.call();
-        let lines = 1 + call.stack.as_ref().map_or(0, Vec::len);
+        let lines = 1 + call.stack.as_ref().map_or(0, |stack| stack.len());
         let table = pending(std::slice::from_ref(&call), call.start_ns / 2);
         assert_eq!(table.lines().count(), 1);
         let text = line(options(i % 32), &Event::Call(Box::new(call)));

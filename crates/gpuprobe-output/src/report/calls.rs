@@ -116,7 +116,7 @@ fn row(out: &mut String, texts: &mut Texts, logged: &LoggedCall, from_ns: u64, d
         by_name(&mut args, call);
     }
     let op = logged.op.as_ref().map(|(_, name)| shown(name)).unwrap_or_default();
-    let stack: Vec<_> = call.stack.iter().flatten().map(|frame| shown(frame)).collect();
+    let stack: Vec<_> = call.stack.as_deref().unwrap_or_default().iter().map(|frame| shown(frame)).collect();
     let numbers = [
         texts.number(shown(&call.title())),
         texts.number(op),

@@ -5,8 +5,10 @@ mod wire;
 
 use std::collections::HashMap;
 
+use gpuprobe_analysis::Replay;
 use gpuprobe_event::trace::{Line, Reader};
-use gpuprobe_output::{Conversion, Converted, Target};
+use gpuprobe_output::report::{Source, html};
+use gpuprobe_output::{Conversion, Converted, SummaryOptions, Target, Weight, summary};
 
 use super::check;
 use wire::{Field, decode};
@@ -42,7 +44,79 @@ fn a_trace_for_chrome() {
 
 #[test]
 fn a_trace_as_folded_stacks() {
-    check("convert_folded.txt", &text(Target::Folded));
+    check("convert_folded.txt", &text(Target::Folded(Weight::Time)));
+}
+
+/// Two functions launch, one of them inside a hooked function, and one waits. A call has the stack of its call site
+/// from the first line that has it.
+const WITH_STACKS: &str = r#"{"type":"meta","format":3}
+{"event_id":2,"ts":0.001,"type":"launch","name":"cuLaunchKernel","phase":"X","pid":7,"tid":7,"process":"app","duration_us":2.0,"api":"driver","ret":0,"parent":1,"nested":true}
+{"event_id":1,"ts":0.001,"type":"launch","name":"cudaLaunchKernel","phase":"X","pid":7,"tid":7,"process":"app","duration_us":5.0,"api":"runtime","ret":0,"site":1,"stack":["forward (a.c:3)","main (a.c:9)"]}
+{"event_id":3,"ts":0.002,"type":"launch","name":"cudaLaunchKernel","phase":"X","pid":7,"tid":7,"process":"app","duration_us":5.0,"api":"runtime","ret":0,"site":1}
+{"event_id":5,"ts":0.003,"type":"launch","name":"cudaLaunchKernel","phase":"X","pid":7,"tid":7,"process":"app","duration_us":5.0,"api":"runtime","ret":0,"parent":4,"site":2,"stack":["gemm (b.c:1)","backward (a.c:5)","main (a.c:9)"]}
+{"event_id":4,"ts":0.003,"type":"userspace","name":"gemm","phase":"X","pid":7,"tid":7,"process":"app","duration_us":9.0,"api":"hook","class":"other","ret":0}
+{"event_id":7,"ts":0.004,"type":"sync","name":"cuCtxSynchronize","phase":"X","pid":7,"tid":7,"process":"app","duration_us":900.0,"api":"driver","ret":0,"parent":6}
+{"event_id":6,"ts":0.004,"type":"sync","name":"cudaDeviceSynchronize","phase":"X","pid":7,"tid":7,"process":"app","duration_us":1000.0,"api":"runtime","ret":0,"site":3,"stack":["wait (a.c:7)","main (a.c:9)"]}
+{"event_id":8,"ts":0.006,"type":"memory","name":"cudaMalloc","phase":"X","pid":7,"tid":7,"process":"app","duration_us":5.0,"api":"runtime","ret":0,"size":64,"site":1,"kind":"device"}
+"#;
+
+#[test]
+fn folded_stacks_count_what_was_asked_for() {
+    let folded = |weight| {
+        let (out, converted, damaged) = convert(WITH_STACKS, Target::Folded(weight));
+        assert_eq!((converted.calls, damaged), (8, 0));
+        String::from_utf8(out).unwrap()
+    };
+    let launches = "\
+app;main thread;main (a.c:9);backward (a.c:5);gemm (b.c:1);cudaLaunchKernel 1
+app;main thread;main (a.c:9);forward (a.c:3);cudaLaunchKernel 2
+";
+    assert_eq!(folded(Weight::Launches), launches);
+    let waiting = "app;main thread;main (a.c:9);wait (a.c:7);cudaDeviceSynchronize 1000\n";
+    assert_eq!(folded(Weight::Waiting), waiting);
+    let allocated = "app;main thread;main (a.c:9);forward (a.c:3);cudaMalloc 64\n";
+    assert_eq!(folded(Weight::Allocated), allocated);
+    let calls = folded(Weight::Calls);
+    let number = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    assert_eq!(calls.lines().map(number).sum::<u64>(), 8);
+    assert!(calls.contains("app;main thread;main (a.c:9);forward (a.c:3);cudaLaunchKernel;cuLaunchKernel 1"));
+    assert!(folded(Weight::Time).contains(";wait (a.c:7);cudaDeviceSynchronize 100\n"));
+}
+
+#[test]
+fn the_summary_and_the_page_show_the_call_sites_of_launches_and_waits() {
+    let mut reader = Reader::new(WITH_STACKS.as_bytes()).unwrap();
+    let mut replay = Replay::with_calls();
+    while let Some(line) = reader.read().unwrap() {
+        let Line::Event(event) = line else { continue };
+        replay.feed(event);
+    }
+    let report = replay.finish(None);
+    check("summary_stacks.txt", &summary(&report.summary, &SummaryOptions::default()));
+    let source = Source { name: "trace", meta: reader.meta(), end: None, missing: &[] };
+    let page = html(&report, &source);
+    for shown in
+        ["<h2>Launches, by call site</h2>", "title=\"gemm (b.c:1)\"", "<h2>Waiting, by call site</h2>"]
+    {
+        assert!(page.contains(shown), "{shown}");
+    }
+    // each stack once, for all the calls of its call site
+    assert_eq!(page.matches("forward (a.c:3)\\nmain (a.c:9)").count(), 1);
+}
+
+/// In Perfetto's format each frame is written once, and in Chrome's each stack.
+#[test]
+fn a_stack_is_written_once_for_chrome_and_referred_to_by_each_call_for_perfetto() {
+    let (out, ..) = convert(WITH_STACKS, Target::Chrome);
+    let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let at_first_site: Vec<_> = events.iter().filter(|event| event["args"]["site"] == 1).collect();
+    let with_stack = at_first_site.iter().filter(|event| event["args"]["stack"][0] == "forward (a.c:3)");
+    assert_eq!((at_first_site.len(), with_stack.count()), (3, 1));
+    let (out, ..) = convert(WITH_STACKS, Target::Perfetto);
+    let stack = r#"site=1 stack=["forward (a.c:3)"]["main (a.c:9)"]"#;
+    assert_eq!(described(&out).matches(stack).count(), 2, "{}", described(&out));
+    assert_eq!(out.windows(15).filter(|text| text == b"forward (a.c:3)").count(), 1);
 }
 
 #[test]
@@ -92,7 +166,7 @@ fn calls_without_a_return_become_instants() {
     let of =
         |phase: &str| json["traceEvents"].as_array().unwrap().iter().filter(|e| e["ph"] == phase).count();
     assert_eq!((of("X"), of("i")), (0, 21 + 6));
-    let (folded, ..) = convert(&begun, Target::Folded);
+    let (folded, ..) = convert(&begun, Target::Folded(Weight::Time));
     assert!(folded.is_empty());
     let (perfetto, ..) = convert(&begun, Target::Perfetto);
     assert!(
@@ -171,6 +245,7 @@ fn annotation(fields: &[Field<'_>], names: &HashMap<(u32, u64), String>) -> Stri
             7 => out += &format!("{:#x}", field.uint()),
             11 => out += &format!("{{{}}}", annotation(&decode(field.bytes()), names).trim_start()),
             12 => out += &format!("[{}]", annotation(&decode(field.bytes()), names)),
+            17 => out += &format!("\"{}\"", names[&(29, field.uint())]),
             other => panic!("annotation has field {other}"),
         }
     }

@@ -46,6 +46,7 @@ impl Calls {
             stream: None,
             effect: Effect::None,
             driver: None,
+            site: None,
             stack: None,
         });
         self.made.last_mut().expect("just pushed")
@@ -190,7 +191,7 @@ fn results(c: &mut Calls) {
     let call = c.runtime("cudaDeviceSynchronize", 0, &[]);
     call.outcome = Outcome::Returned { value: 0, duration_ns: 31_200_000_000 };
     call.stack =
-        Some(vec!["step (train.cu:12)".to_owned(), "main (train\x1b.cu:80)".to_owned(), "?".to_owned()]);
+        Some(["step (train.cu:12)".to_owned(), "main (train\x1b.cu:80)".to_owned(), "?".to_owned()].into());
     let call = c.runtime("cudaDeviceSynchronize", 0, &[]);
     (call.outcome, call.status, call.process) = (Outcome::Unfinished, None, "bad\x1b[31m\nname".into());
     let call = c.runtime("cudaEventRecord", 0, &[hex(0x55d0_a000), hex(0)]);

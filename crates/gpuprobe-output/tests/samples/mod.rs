@@ -49,6 +49,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
         stream: None,
         effect: decode::effect(function, &Words::default()),
         driver: None,
+        site: None,
         stack: None,
     }
 }

@@ -72,7 +72,7 @@ fn assert_format(target: Target, out: &[u8]) {
             let json: Result<serde_json::Value, _> = serde_json::from_slice(out);
             assert!(json.is_ok(), "chrome: {json:?}");
         }
-        Target::Folded => {
+        Target::Folded(_) => {
             let text = std::str::from_utf8(out).expect("folded stacks are text");
             for line in text.lines() {
                 let time = line.rsplit_once(' ').and_then(|(_, time)| time.parse::<u64>().ok());

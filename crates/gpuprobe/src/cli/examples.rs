@@ -13,8 +13,8 @@ Options without a command are those of the daemon: `gpuprobe daemon --help`.";
 pub(super) const RUN: &str = "Examples:
   sudo gpuprobe run -- python train.py
       record it, then print a summary
-  sudo gpuprobe run -o train.jsonl.zst --max-size 2G -- python train.py
-      compressed, the newest 2 GiB
+  sudo gpuprobe run --stack -o train.jsonl.zst -- python train.py
+      compressed, with the call sites of launches and waits
   sudo gpuprobe run -e 'cudaMemcpy*' -e 'cudaMalloc*' -- ./app
       only these functions";
 

@@ -8,16 +8,16 @@ use gpuprobe_analysis::{EventFilter, FunctionPattern, KernelPattern};
 use gpuprobe_event::{Tgid, Tid};
 use gpuprobe_output::units::duration;
 
-use super::value_parsers::{moment, span};
+use super::value_parsers::{moment, recorded_pid, recorded_tid, span};
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Filters")]
 pub(crate) struct FilterArgs {
     /// Only this process (repeatable)
-    #[arg(short = 'd', long = "pid", value_name = "PID")]
+    #[arg(short = 'd', long = "pid", value_name = "PID", value_parser = recorded_pid)]
     pub(crate) pids: Vec<u32>,
     /// Only this thread, by its id (repeatable)
-    #[arg(long = "thread", value_name = "TID")]
+    #[arg(long = "thread", value_name = "TID", value_parser = recorded_tid)]
     pub(crate) threads: Vec<u32>,
     /// Only calls of these functions (repeatable; `!GLOB` excludes some). Bytes are part of the outermost call
     #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true,

@@ -20,6 +20,10 @@ pub(crate) struct RecordingArgs {
     /// The classic form: one line when a call starts and one when it returns
     #[arg(long)]
     pub(crate) phases: bool,
+    /// Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and
+    /// the call sites in the summary; allocations always have theirs
+    #[arg(long)]
+    pub(crate) stack: bool,
     /// Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default:
     /// traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]
     #[arg(short, long, value_name = "FILE")]

@@ -6,6 +6,8 @@ use clap::Args;
 use gpuprobe_capture::terminal_size;
 use gpuprobe_output::SummaryOptions;
 
+use super::value_parsers::rows;
+
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct SummaryArgs {
     /// In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters
@@ -16,7 +18,7 @@ pub(crate) struct SummaryArgs {
     pub(crate) nested: bool,
     /// In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all
     /// [default: 6]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = rows)]
     pub(crate) rows: Option<usize>,
     /// In the summary: the width in columns [default: that of the terminal, or 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=10_000))]

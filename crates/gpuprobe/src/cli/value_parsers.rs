@@ -84,6 +84,21 @@ pub(super) fn pid(text: &str) -> Result<u32, String> {
     })
 }
 
+/// The number of a process of a recording.
+pub(super) fn recorded_pid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_not_a_number| "give the number of a process, as the summary shows it".to_owned())
+}
+
+/// The number of a thread of a recording.
+pub(super) fn recorded_tid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_not_a_number| "give the number of a thread, as `tid` in the trace".to_owned())
+}
+
+/// How many rows a table may have.
+pub(super) fn rows(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_not_a_number| "give a number of rows, or 0 for all".to_owned())
+}
+
 /// The number of a process, for a command whose `-p` takes a file.
 pub(super) fn pid_not_path(text: &str) -> Result<u32, String> {
     pid(text).map_err(|hint| {
@@ -165,6 +180,16 @@ pub(super) fn max_size(text: &str) -> Result<MaxSize, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wrong_number_gets_a_hint() {
+        assert_eq!((recorded_pid("7"), recorded_tid("8"), rows("0")), (Ok(7), Ok(8), Ok(0)));
+        for wrong in ["abc", "", "-1", "4294967296000000000000"] {
+            assert!(recorded_pid(wrong).unwrap_err().contains("number of a process"));
+            assert!(recorded_tid(wrong).unwrap_err().contains("number of a thread"));
+            assert!(rows(wrong).unwrap_err().contains("number of rows"));
+        }
+    }
 
     #[test]
     fn a_size_limit_can_be_lifted() {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result};
 use gpuprobe_output::units::count;
-use gpuprobe_output::{Conversion, Converted, filter_line};
+use gpuprobe_output::{Conversion, Converted, Target, filter_line};
 
 use crate::cli::ConvertArgs;
 use crate::terminal::notes::note;
@@ -16,9 +16,10 @@ use crate::trace_file::output_file::Replacement;
 const BUFFER: usize = 1 << 18;
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
+    let target = args.target()?;
     // first, so that an invalid trace leaves the output unchanged
     let mut input = TraceInput::open_filtered(&args.trace, args.filter.filter(args.until)?)?;
-    let output = output(args);
+    let output = output(args, target);
     let replacement = output.as_ref().map(|path| create(path, &args.trace)).transpose()?;
     let out: Box<dyn Write> = match &replacement {
         Some(begun) => Box::new(&begun.file),
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
         None if error.kind() == io::ErrorKind::BrokenPipe => Closed.into(),
         None => Error::new(error).context("cannot write the output"),
     };
-    let mut conversion = Conversion::new(args.to, input.reader.meta(), out).map_err(cannot)?;
+    let mut conversion = Conversion::new(target, input.reader.meta(), out).map_err(cannot)?;
     let ending = input.for_each_event(|event| conversion.feed(event).map_err(cannot))?;
     let converted = conversion.finish(ending.end.as_ref()).map_err(cannot)?;
     replacement.map_or(Ok(()), Replacement::complete).map_err(cannot)?;
@@ -68,12 +69,12 @@ fn report(converted: &Converted, output: Option<&Path>) {
 }
 
 /// The output file; `None` is stdout.
-fn output(args: &ConvertArgs) -> Option<PathBuf> {
+fn output(args: &ConvertArgs, target: Target) -> Option<PathBuf> {
     match &args.output {
         Some(path) if path.as_os_str() == "-" => None,
         Some(path) => Some(path.clone()),
         None if !io::stdout().is_terminal() => None,
-        None => Some(next_to(&args.trace, args.to.extension())),
+        None => Some(next_to(&args.trace, target.extension())),
     }
 }
 

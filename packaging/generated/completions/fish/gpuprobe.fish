@@ -53,6 +53,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver -d 'Als
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l hooks -d 'Also probe the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable); examples/hooks has some' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l user -d 'Run the command as this user, a name or a number [default: with sudo the user who ran it, otherwise unchanged]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l phases -d 'The classic form: one line when a call starts and one when it returns'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l stack -d 'Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and the call sites in the summary; allocations always have theirs'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s q -l quiet -d 'Print no progress line'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
@@ -77,6 +78,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l hooks -d 'A
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l all -d 'Record every process of the host, including those that start later'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l children -d 'With -d: also the processes that these fork from now on'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l phases -d 'The classic form: one line when a call starts and one when it returns'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l stack -d 'Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and the call sites in the summary; allocations always have theirs'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s q -l quiet -d 'Print no progress line'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
@@ -107,6 +109,11 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s h -l help -d
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l to -d '`chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto\'s own format, half the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs' -r -f -a "chrome\t''
 perfetto\t''
 folded\t''"
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l weight -d 'The numbers in `folded`: `time` is microseconds in a call itself, `waiting` microseconds in calls that wait for the GPU, `launches` those of CUDA kernels and graphs, `allocated` bytes [default: time]' -r -f -a "time\t''
+waiting\t''
+launches\t''
+calls\t''
+allocated\t''"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s o -l output -d 'Output file; `-` is stdout [default: stdout if it is not a terminal, otherwise a file next to the trace]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -s d -l pid -d 'Only this process (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l thread -d 'Only this thread, by its id (repeatable)' -r

@@ -15,8 +15,8 @@ fn names_of_python_functions_reach_no_terminal_as_they_are() {
         let outcome = python.run(tiers::best(), SCRIPT, &[]).outcome();
         assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
         terminal::assert_harmless(&outcome.finished.stderr);
-        let stacks = outcome.trace.calls.iter().filter_map(|call| call.stack.as_ref()).flatten();
-        assert!(stacks.into_iter().any(|frame| frame.starts_with(NAME)), "it has the names");
+        let mut stacks = outcome.trace.calls.iter().filter_map(|call| call.stack.as_deref()).flatten();
+        assert!(stacks.any(|frame| frame.starts_with(NAME)), "it has the names");
 
         let mut memory = gpuprobe(&["memory", "--sites", "--"]);
         let arguments = python::arguments(SCRIPT, &python::runtime(), &[]);

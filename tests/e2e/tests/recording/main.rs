@@ -9,4 +9,5 @@ mod loss;
 mod record_command;
 mod report_command;
 mod run_command;
+mod stacks_of_calls;
 mod stop_instant;

@@ -312,7 +312,9 @@ fn end_of(call: &Call) -> u64 {
 
 /// An estimate of the memory of a call.
 pub(super) fn weight(call: &Call) -> usize {
-    let stack = call.stack.iter().flatten().map(|frame| size_of::<String>() + frame.len());
+    // the calls of one call site share their stack
+    let own_stack = call.stack.as_deref().filter(|_| call.call_site().is_none());
+    let stack = own_stack.unwrap_or_default().iter().map(|frame| size_of::<String>() + frame.len());
     let args = call.args.iter().flatten().map(|(name, value)| name.len() + value_weight(value));
     let text = |name: &Option<Name>| name.as_ref().map_or(0, |name| name.len());
     // names of CUDA kernels and processes are normally shared, but in a forged file each may be different

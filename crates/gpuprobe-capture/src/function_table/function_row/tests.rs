@@ -131,8 +131,26 @@ fn every_record_fits() {
                 device_calls: true,
                 rows: false,
                 annotate_records: true,
+                call_sites: true,
             },
         );
         assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
     }
+}
+
+#[test]
+fn launches_copies_and_waits_take_a_call_site_if_they_are_streamed_and_it_is_asked_for() {
+    let takes = |name: &str, collect, call_sites| {
+        let counted = CountedOps { call_sites, ..CountedOps::default() };
+        let function = catalogue().lookup(Api::Runtime, Some(12), name).unwrap();
+        row(function, collect, counted).flags & number::FUNCTION_TAKES_SITE != 0
+    };
+    for name in
+        ["cudaLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemset", "cudaDeviceSynchronize"]
+    {
+        assert!(takes(name, Collect::Stream, true), "{name}");
+        assert!(!takes(name, Collect::Stream, false) && !takes(name, Collect::Count, true), "{name}");
+    }
+    // allocations have one anyway, and a free has that of its allocation
+    assert!(!takes("cudaMalloc", Collect::Stream, true) && !takes("cudaFree", Collect::Stream, true));
 }

@@ -230,3 +230,21 @@ fn exit_codes_are_those_of_the_shell() {
     assert_eq!(exit_status(9), 137);
     assert_eq!(exit_status(139), 139, "a core dump flag is not part of the signal");
 }
+
+#[test]
+fn a_launch_has_its_call_site_and_its_stack() {
+    let mut decoder = decoder();
+    let process = ProcessKey { tgid: Tgid(10), instance: 99 };
+    let raw = RawStack { id: 3, ip: 0x40, sp: 0, fp: 0, lr: 0, python: 0, bytes: Vec::new() };
+    let found = decoder.resolve.unwind(process.tgid, &raw);
+    decoder.sites.learn(process, &raw, &found, None);
+    let mut decoded = |site, name| match decoder.call(as_bytes(&gp_call { site, ..call_of(name) })) {
+        Some(Event::Call(call)) => (call.call_site(), call.stack.map(|stack| stack.len())),
+        other => panic!("not a call: {other:?}"),
+    };
+    for name in ["cudaLaunchKernel", "cudaMemcpyAsync", "cudaDeviceSynchronize"] {
+        assert_eq!(decoded(3, name), (Some(SiteId(3)), Some(1)), "{name}");
+        assert_eq!(decoded(0, name), (None, None), "{name}: not asked for");
+        assert_eq!(decoded(4, name), (None, None), "{name}: its stack never came");
+    }
+}

@@ -56,6 +56,15 @@ pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option
     }
 }
 
+fn site(object: &Object<'_>) -> Option<SiteId> {
+    number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId)
+}
+
+/// The call site of a call that does not have one in its effect.
+pub(super) fn own_site(object: &Object<'_>, effect: &Effect) -> Option<SiteId> {
+    site(object).filter(|_| !matches!(effect, Effect::Alloc(_) | Effect::Free(_)))
+}
+
 /// The effect of a call on live memory.
 fn memory_effect(object: &Object<'_>, class: Class) -> Effect {
     let ended = memory(object, "freed_with_context");
@@ -66,7 +75,7 @@ fn memory_effect(object: &Object<'_>, class: Class) -> Effect {
     let address = hex_field(object, "ptr");
     let kind = object.get("kind").and_then(Json::as_str).map_or(Space::Unknown, Space::from_word);
     let gpu = number(object, "gpu").and_then(|gpu| u8::try_from(gpu).ok());
-    let site = number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId);
+    let site = site(object);
     if let Some(bytes) = size {
         // in traces of earlier versions an allocation has the replaced bytes as `freed`
         let replaced_kind = object.get("replaced_kind").and_then(Json::as_str).map_or(kind, Space::from_word);

@@ -43,7 +43,7 @@ pub(super) fn word(workload: Workload) -> &'static str {
         // both call the same function
         Workload::Stream | Workload::EntryCount => "stream",
         Workload::Memory => "memory",
-        Workload::Launches => "launches",
+        Workload::Launches | Workload::StreamedLaunches => "launches",
         Workload::Copies => "copies",
         Workload::Other => "other",
     }
@@ -78,7 +78,7 @@ const fn with_prologue(with: Prologue, mode: Mode) -> Mode {
 /// Without probes: the program checks that the code of the other libraries is the same.
 const NONE: Mode = mode("none", "a call without probes", "", Workload::Count, ProbeKind::Unprobed);
 
-pub(super) const MODES: [Mode; 25] = [
+pub(super) const MODES: [Mode; 27] = [
     NONE,
     mode("floor", "a call with empty probes (the floor)", "", Workload::Count, ProbeKind::Empty),
     mode("count", "counted: calls, errors, latency", "floor", Workload::Count, ProbeKind::Plain),
@@ -97,6 +97,20 @@ pub(super) const MODES: [Mode; 25] = [
         "floor_launch",
         Workload::Launches,
         ProbeKind::WithLaunches,
+    ),
+    mode(
+        "launch_record",
+        "recorded, as by run",
+        "floor_launch",
+        Workload::StreamedLaunches,
+        ProbeKind::Recorded,
+    ),
+    mode(
+        "launch_stack",
+        "with its call site, as by run --stack",
+        "floor_launch",
+        Workload::StreamedLaunches,
+        ProbeKind::RecordedWithSites,
     ),
     mode("floor_copy", "a copy with empty probes (the floor)", "", Workload::Copies, ProbeKind::Empty),
     mode("bytes", "counted with bytes", "floor_copy", Workload::Copies, ProbeKind::WithBytes),

@@ -40,12 +40,16 @@ pub(super) enum ProbeKind {
     WithCopies,
     /// Those of the daemon if copies are not shown: only their number and bytes.
     WithBytes,
+    /// Those of `run` for launches.
+    Recorded,
+    /// Those of `run --stack` for launches.
+    RecordedWithSites,
     /// Another program attaches its own.
     ByOther,
 }
 
 impl ProbeKind {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Unprobed,
         Self::Empty,
         Self::EmptyEntry,
@@ -56,6 +60,8 @@ impl ProbeKind {
         Self::WithLaunches,
         Self::WithCopies,
         Self::WithBytes,
+        Self::Recorded,
+        Self::RecordedWithSites,
         Self::ByOther,
     ];
 
@@ -71,6 +77,14 @@ impl ProbeKind {
             Self::WithSites => Some(CaptureConfig { sites: true, ..config }),
             Self::WithLaunches => Some(CaptureConfig { launches: true, names: true, ..config }),
             Self::WithCopies => Some(CaptureConfig { copies: true, ..config }),
+            Self::Recorded | Self::RecordedWithSites => Some(CaptureConfig {
+                call_sites: self == Self::RecordedWithSites,
+                launches: true,
+                names: true,
+                rows: false,
+                annotate_records: true,
+                ..config
+            }),
         }
     }
 
@@ -183,6 +197,7 @@ fn attach(capture: &mut Capture, library: &Path, kind: ProbeKind, functions: &BT
     let (plan, _) = plan(&scan.libraries, &id);
     let collect = |id: FunctionId| match kind {
         ProbeKind::Entry => Collect::EntryCount,
+        ProbeKind::Recorded | ProbeKind::RecordedWithSites => Collect::Stream,
         _ if Workload::Stream.has(id) => Collect::Stream,
         _ => Collect::Count,
     };

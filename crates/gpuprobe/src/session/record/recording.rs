@@ -32,6 +32,7 @@ pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Sele
         names: true,
         // call sites of allocations are only shown if allocations are selected
         sites: selection.has(Class::Alloc) || selection.has(Class::Vmm),
+        call_sites: args.stack,
         launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
         copies: selection.has_copies(),
         rows: args.verify,
