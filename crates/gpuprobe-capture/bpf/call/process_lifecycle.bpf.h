@@ -147,10 +147,17 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 {
 	__u32 parent_tgid = BPF_CORE_READ(parent, tgid);
 	__u32 tgid = BPF_CORE_READ(child, tgid);
+	struct gp_python *python;
 	__u32 one = 1;
 
 	/* a new thread of the same process needs nothing */
-	if (tgid == parent_tgid || !gp_config.only_targets || !gp_config.follow_forks ||
+	if (tgid == parent_tgid)
+		return 0;
+	/* it has the memory of its parent, and with it the interpreter */
+	python = bpf_map_lookup_elem(&pythons, &parent_tgid);
+	if (python)
+		bpf_map_update_elem(&pythons, &tgid, python, BPF_ANY);
+	if (!gp_config.only_targets || !gp_config.follow_forks ||
 	    !bpf_map_lookup_elem(&targets, &parent_tgid))
 		return 0;
 	if (bpf_map_update_elem(&targets, &tgid, &one, BPF_ANY))
@@ -237,6 +244,7 @@ int BPF_PROG(on_exit, struct task_struct *task)
 		return 0;
 	bpf_map_delete_elem(&paused, &tgid);
 	bpf_map_delete_elem(&stack_copiers, &tgid);
+	bpf_map_delete_elem(&pythons, &tgid);
 	key.instance = instance_of(task);
 	if (gp_config.only_targets ? !bpf_map_delete_elem(&targets, &tgid)
 				   : !!bpf_map_lookup_elem(&processes, &key))

@@ -39,7 +39,8 @@ struct gp_line_table {
 	__u64 word[GP_PYTHON_TABLE_WORDS];
 };
 
-/* The beginning of the name of a file in Python up to 3.11: of a str object without its reference count and type. */
+/* The beginning of the name of a file in Python up to 3.11: of a str object without its reference count and
+ * type. */
 struct gp_file_name {
 	__u64 length;
 	__u64 hash;

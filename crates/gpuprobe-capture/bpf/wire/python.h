@@ -12,7 +12,8 @@ enum gp_python_length {
 	/* how much of a frame and of a code object is read, a power of 2: everything that gp_python names is
 	   there */
 	GP_PYTHON_FRAME_BYTES = 128,
-	/* how many words at the beginning of a line table, and of the name of a file, are part of the fingerprint */
+	/* how many words at the beginning of a line table, and of the name of a file, are part of the
+	   fingerprint */
 	GP_PYTHON_TABLE_WORDS = 3,
 	GP_PYTHON_FILE_WORDS = 6,
 	/* the most frames that are read: some have no Python code */

@@ -367,9 +367,11 @@ impl Decoder {
         if self.follows_processes || change != ProcessChange::Exec {
             self.names.insert(key, Arc::clone(&process));
         }
-        // also after an exec
-        if change == ProcessChange::Start {
-            self.resolve.observe(key.tgid, Program::MaybeNew);
+        match change {
+            // also after an exec
+            ProcessChange::Start => self.resolve.observe(key.tgid, Program::MaybeNew),
+            ProcessChange::Exec => self.resolve.forget_python(key.tgid),
+            ProcessChange::Exit => {}
         }
         let event = ProcessEvent {
             id: raw.id,

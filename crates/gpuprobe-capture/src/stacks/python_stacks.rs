@@ -102,8 +102,9 @@ impl Pythons {
                 return;
             }
             Ok((interpreter, None)) => NoInterpreter::NoOffsets(interpreter.version).to_string(),
-            // it may also have exited
-            Err(NoInterpreter::NotPython | NoInterpreter::Process(_)) => return self.remove(tgid),
+            Err(NoInterpreter::NotPython) => return self.remove(tgid),
+            // it has exited: frames that were walked before are shown without names, and counted
+            Err(NoInterpreter::Process(_)) => return,
             Err(problem) => problem.to_string(),
         };
         self.remove(tgid);
@@ -136,7 +137,11 @@ impl Pythons {
 
     /// Reads names and lines. This must be soon: code objects are freed.
     pub(crate) fn resolve(&mut self, raw: &gp_python_record) -> Option<PythonStack> {
-        let python = self.processes.get_mut(&Tgid(raw.tgid))?;
+        let Some(python) = self.processes.get_mut(&Tgid(raw.tgid)) else {
+            // it executed another program
+            self.unread += u64::from(raw.frames);
+            return None;
+        };
         let memory = ProcessMemory::new(&folder_of(Tgid(raw.tgid)));
         let offsets = python.interpreter.offsets;
         let mut frames = Vec::new();

@@ -42,6 +42,8 @@ pub(crate) trait Resolve: Debug {
     fn take_python_changes(&mut self) -> PythonChanges;
     /// Python frames whose names could not be read.
     fn unread_python(&self) -> u64;
+    /// Forgets the interpreter of a process that executed another program, which may have one of its own.
+    fn forget_python(&mut self, tgid: Tgid);
     /// Forgets an exited process.
     fn forget(&mut self, tgid: Tgid);
 }
@@ -129,6 +131,10 @@ impl Resolve for FileResolver {
         self.pythons.unread()
     }
 
+    fn forget_python(&mut self, tgid: Tgid) {
+        self.pythons.forget(tgid);
+    }
+
     fn forget(&mut self, tgid: Tgid) {
         self.unwinder.forget(tgid.0);
         self.pythons.forget(tgid);
@@ -183,6 +189,8 @@ impl Resolve for NoResolver {
     fn unread_python(&self) -> u64 {
         0
     }
+
+    fn forget_python(&mut self, _tgid: Tgid) {}
 
     fn forget(&mut self, _tgid: Tgid) {}
 }

@@ -69,6 +69,10 @@ impl InterpreterSearch {
     pub fn find(&mut self, proc_root: &Path, pid: u32) -> Result<Interpreter, NoInterpreter> {
         let folder = proc_root.join(pid.to_string());
         let text = read_maps(&folder, pid)?;
+        // an exited process that its parent has not waited for
+        if text.is_empty() {
+            return Err(DiscoverError::NoSuchProcess { pid }.into());
+        }
         let exe = fs::read_link(folder.join("exe")).map(|exe| path_from_proc(exe.as_os_str().as_bytes()));
         let files = mapped_files(&text, exe.ok().as_deref());
         let found = self.in_files(&folder, &files).ok_or(NoInterpreter::NotPython)?;

@@ -124,9 +124,13 @@ fn of_ten_thousand_frames_the_innermost_are_shown_and_the_cut_is_visible(tier: &
         let [call] = &traced[..] else { panic!("{} allocations", traced.len()) };
         assert_eq!(call.bytes, ledger.sum().1);
         let lines = python::lines(&call.stack);
-        assert_eq!(lines, ledger.allocations[0].stack[..MOST_FRAMES], "3.{}", python.minor);
+        assert_eq!(lines, ledger.allocations[0].stack[..lines.len()], "3.{}", python.minor);
         let outermost = call.stack.iter().rposition(|frame| frame.starts_with("recurse ("));
-        let next = outermost.and_then(|at| call.stack.get(at + 1));
-        assert!(next.is_some_and(|frame| frame == python::CUT), "{:#?}", call.stack);
+        let next = outermost.and_then(|at| call.stack.get(at + 1)).map(String::as_str);
+        // up to 3.10 there are native frames between those of Python, more than are read of a trace
+        let is_cut_here =
+            python.minor < 11 && call.stack.last().is_some_and(|frame| frame.ends_with(" more)"));
+        let is_cut = (lines.len(), next) == (MOST_FRAMES, Some(python::CUT));
+        assert!(is_cut || is_cut_here, "3.{}: {} lines, {:#?}", python.minor, lines.len(), call.stack);
     }
 }

@@ -225,10 +225,10 @@ fn only_processes_with_an_interpreter_are_resolved_until_they_are_forgotten() {
     let code = code(&mut objects, "step", "train.py");
     let (mut pythons, tgid) = pythons();
     let of = |tgid| record(tgid, number::PYTHON_COMPLETE, &[code.frame(0, true)]);
-    assert_eq!(pythons.resolve(&of(tgid + 1)), None);
     assert!(pythons.resolve(&of(tgid)).is_some());
+    assert_eq!((pythons.resolve(&of(tgid + 1)), pythons.unread()), (None, 1), "its frame is counted");
     pythons.forget(Tgid(tgid));
-    assert_eq!(pythons.resolve(&of(tgid)), None);
+    assert_eq!((pythons.resolve(&of(tgid)), pythons.unread()), (None, 2));
     let changes = pythons.take_changes();
     let removed = changes.interpreters.iter().map(|(tgid, python)| (tgid.0, python.is_some()));
     assert_eq!(removed.collect::<Vec<_>>(), [(tgid, false)], "the BPF programs do not walk it any more");
@@ -253,6 +253,30 @@ fn a_process_without_python_has_no_interpreter() {
     let changes = pythons.take_changes();
     assert!(changes.interpreters.is_empty() && changes.unsupported.is_empty(), "{changes:?}");
     assert!(pythons.processes.is_empty());
+}
+
+/// Its calls may be read after its exit.
+#[test]
+fn the_interpreter_of_an_exited_process_stays_until_it_is_forgotten() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let tgid = Tgid(child.id());
+    let mut pythons = Pythons::default();
+    let python = Python { interpreter: interpreter(12), codes: CodeCache::new() };
+    pythons.processes.insert(tgid, python);
+    // its parent has not waited for it
+    let maps = format!("/proc/{tgid}/maps");
+    while !std::fs::read(&maps).unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+    pythons.observe(tgid, Program::MaybeNew);
+    assert!(pythons.processes.contains_key(&tgid));
+    child.wait().unwrap();
+    pythons.observe(tgid, Program::MaybeNew);
+    assert!(pythons.processes.contains_key(&tgid));
+    let raw = gp_python_record { tgid: tgid.0, frames: 2, ..Default::default() };
+    let stack = pythons.resolve(&raw).unwrap();
+    assert_eq!(shown(&stack.merged(&[], true)), ["unknown (Python)"; 2]);
+    assert_eq!(pythons.unread(), 2);
 }
 
 #[test]
