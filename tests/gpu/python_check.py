@@ -57,11 +57,14 @@ def coverage(trace, kind):
         "launch": lambda call: call.get("type") == "launch" and not call.get("nested"),
     }[kind]
     counts = Counter()
+    runs_autograd = lambda stack: any(frame.startswith(AUTOGRAD) for frame in stack)
+    # a stack may be cut before the function that its thread began with
+    autograd = {call["tid"] for call in calls if runs_autograd(stacks.get(call.get("site"), []))}
     for call in filter(of_kind, calls):
         stack = stacks.get(call.get("site"), [])
         if any(map(is_python, stack)):
             counts["Python"] += 1
-        elif any(frame.startswith(AUTOGRAD) for frame in stack):
+        elif call["tid"] in autograd:
             counts["autograd thread"] += 1
         else:
             counts["neither" if stack else "no stack"] += 1
