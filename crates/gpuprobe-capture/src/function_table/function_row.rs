@@ -23,14 +23,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         return tensor_row(f);
     }
     let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
-    row.flags = match collect {
-        Collect::Count => number::FUNCTION_COUNT,
-        Collect::Stream => number::FUNCTION_STREAM,
-        Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
-        Collect::Failures => number::FUNCTION_FAILURES,
-        // the program for entry counts does not read the row
-        Collect::StateOnly | Collect::EntryCount | Collect::Tensors => 0,
-    };
+    row.flags = collected(collect);
     if f.api == Api::Hook || runs_callbacks(f) {
         row.flags |= number::FUNCTION_RUNS_CODE;
     }
@@ -82,6 +75,18 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     }
     row.record_bytes = record_bytes(&row, counted.annotate_records && makes_several_copies(f));
     row
+}
+
+/// The flags for what is collected.
+fn collected(collect: Collect) -> u32 {
+    match collect {
+        Collect::Count => number::FUNCTION_COUNT,
+        Collect::Stream => number::FUNCTION_STREAM,
+        Collect::CountAndStream => number::FUNCTION_COUNT | number::FUNCTION_STREAM,
+        Collect::Failures => number::FUNCTION_FAILURES,
+        // the program for entry counts does not read the row
+        Collect::StateOnly | Collect::EntryCount | Collect::Tensors => 0,
+    }
 }
 
 /// Whether calls of a class have a call site if that is asked for. Allocations have one anyway.
