@@ -95,6 +95,7 @@ static void set_all(void)
 	table.type = (uint64_t)&bytes_type;
 	table.size = sizeof(two_lines);
 	memcpy(table.content, two_lines, sizeof(two_lines));
+	code.word[0] = 1;
 	code.word[1] = (uint64_t)&code_type;
 	code.number[17] = 7;
 	code.word[14] = (uint64_t)&file;

@@ -90,8 +90,8 @@ static __always_inline __u32 read_number(const struct gp_python_walk *walk, __u8
 }
 
 /*
- * A hash of the name of a file, if it is in ASCII. Callers and called functions are often in the same file, and a
- * name does not change while its frame exists.
+ * A hash of the name of a file, if it is in ASCII. Callers and called functions are often in the same file,
+ * and a name does not change while its frame exists.
  */
 static __always_inline __u64 hash_of_file(struct gp_python_walk *walk, __u64 address)
 {
@@ -139,7 +139,7 @@ static __always_inline __u64 fingerprint_of(struct gp_python_walk *walk, const s
 		sum = mixed(sum, table->word[i]);
 	}
 	return mixed(sum, python->version != GP_NO_OFFSET ? read_number(walk, python->version)
-						       : hash_of_file(walk, file)) |
+							  : hash_of_file(walk, file)) |
 	       1;
 }
 

@@ -73,6 +73,9 @@ impl CodeHeader {
     ) -> Result<Self, ObjectError> {
         let structure = Structure::read(memory, address, offsets.size)?;
         types.check(memory, &structure, Type::Code)?;
+        if !is_referenced(&structure) {
+            return Err(ObjectError::Replaced);
+        }
         Ok(Self { structure })
     }
 
@@ -99,6 +102,13 @@ impl CodeHeader {
         let lines = Lines { format: code.line_table_format, table };
         Ok(CodeObject { name, qualified_name, file, first_line, lines })
     }
+}
+
+/// Whether an object is in use. The memory of a freed one stays as it was, but for its reference count: that is 0, or
+/// the allocator has put an address there. Its texts may be others by then.
+fn is_referenced(object: &Structure) -> bool {
+    // since 3.14 the upper 16 bits are flags
+    object.word(0u32).is_some_and(|word| word as u32 != 0 && (word >> 32) as u16 == 0)
 }
 
 #[cfg(test)]
@@ -131,6 +141,23 @@ mod tests {
             assert_eq!(lines, [7, 7, 7, 8, 8, 9].map(Some), "3.{minor}");
             assert_eq!(code.line_of(UNKNOWN_INSTRUCTION), None);
         }
+    }
+
+    #[test]
+    fn a_freed_code_object_is_not_read() {
+        let mut image = Image::new(12);
+        let address = image.code(&TestCode::default());
+        for (references, is_read) in [
+            (2, true),
+            (u64::from(u32::MAX), true),
+            (0x80 << 48 | 3 << 30, true),
+            (0, false),
+            (0x7f12_3456_0040, false),
+        ] {
+            image.put_word(address, references);
+            assert_eq!(read(&image, address).is_ok(), is_read, "{references:#x}");
+        }
+        assert_eq!(read(&image, address).unwrap_err(), ObjectError::Replaced);
     }
 
     #[test]

@@ -133,6 +133,8 @@ impl Image {
         let (name, file) = (self.text_object(code.name), self.text_object(code.file));
         let qualified_name = self.text_object(code.qualified_name);
         let address = self.allocate(&[0; 512]);
+        // it is referenced
+        self.put_word(address, 1);
         self.put_word(address + 8, self.types[0]);
         for (at, object) in [
             (Some(offsets.name), name),

@@ -62,7 +62,7 @@ fn code(objects: &mut Objects, function: &str, file: &str) -> Code {
     let (name, file) = (objects.text(text, function), objects.text(text, file));
     let table = objects.put(&[1, bytes, LINES.len() as u64, 0, word(&LINES)]);
     let mut words = [0; 24];
-    (words[1], words[8], words[14]) = (code, FIRST_LINE << 32, file);
+    (words[0], words[1], words[8], words[14]) = (1, code, FIRST_LINE << 32, file);
     (words[11], words[15], words[16], words[17]) = (VERSION << 32, name, name, table);
     // as the BPF programs make it
     let mixed = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(derived::SCRAMBLE);
