@@ -58,7 +58,7 @@ impl Ring {
         let tgid = std::process::id();
         let process = ProcessKey { tgid: Tgid(tgid), instance: 1 };
         let mut decoder =
-            Decoder::new(clock, true, CallSites::new(1000), Box::new(FileResolver::new(false, false)));
+            Decoder::new(clock, true, CallSites::new(1000), Box::new(FileResolver::new(false, false, None)));
         decoder.add_library(DRIVER, Api::Driver, None);
         let mut start = gp_process_record {
             kind: number::RECORD_PROCESS,
@@ -69,7 +69,16 @@ impl Ring {
         };
         start.comm.iter_mut().zip(comm.bytes()).for_each(|(to, from)| *to = from.cast_signed());
         decoder.control(as_bytes(&start));
-        let raw = RawStack { id: SITE.into(), ip: 1, sp: 0, fp: 0, lr: 0, python: 0, bytes: Vec::new() };
+        let raw = RawStack {
+            id: SITE.into(),
+            ip: 1,
+            sp: 0,
+            fp: 0,
+            lr: 0,
+            python: 0,
+            has_python: false,
+            bytes: Vec::new(),
+        };
         let stack = Stack { addresses: vec![raw.ip], slots: vec![None], end: StackEnd::Complete };
         decoder.sites.learn(process, &raw, &stack, None);
         let (ring, pending) = (Records::default(), Records::default());

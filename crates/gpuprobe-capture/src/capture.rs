@@ -38,6 +38,7 @@ use crate::tables::exited_rows::ExitedRows;
 use crate::tables::process_filter::ProcessFilter;
 use crate::tables::table_reader::TableReader;
 use crate::wire::MapName;
+use crate::wire::object_handles::handle_of;
 
 mod interpreters;
 
@@ -85,11 +86,13 @@ impl Capture {
         };
         let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
         let clock = Clock::start();
+        let has_stacks = config.stacks || config.finds_sites();
+        let python_ring = has_stacks.then(|| handle_of(&object, MapName::PythonStacks)).transpose()?;
         let mut decoder = Decoder::new(
             clock,
             config.only_targets,
             CallSites::new(config.site_nodes()),
-            Box::new(FileResolver::new(config.names, config.stacks || config.finds_sites())),
+            Box::new(FileResolver::new(config.names, has_stacks, python_ring)),
         );
         decoder.graphs.has_rows = counted.launch_rows();
         Ok(Self {

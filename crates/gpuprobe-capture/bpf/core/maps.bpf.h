@@ -106,6 +106,15 @@ struct {
 	__type(value, struct gp_python);
 } pythons SEC(".maps");
 
+/*
+ * Python frames of stacks. Not in the ring of calls: the names must be read before the process exits, and the
+ * reader of calls may be busy for seconds with the symbols of libraries.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096); /* set at load */
+} python_stacks SEC(".maps");
+
 /* Whether there ever was such a process. An array: if there was none, no hash lookup is needed. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

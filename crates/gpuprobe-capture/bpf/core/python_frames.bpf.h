@@ -221,7 +221,7 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
 	return thread->python.count ? thread->python.hash | 1 : 0;
 }
 
-/* Sends the frames that walk_python() found, before the stack with this id. */
+/* Sends the frames that walk_python() found, before the stack with this id. Returns whether they were sent. */
 GP_GLOBAL_FUNC int send_python(__u64 id, __u32 stack_kind)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
@@ -229,7 +229,7 @@ GP_GLOBAL_FUNC int send_python(__u64 id, __u32 stack_kind)
 
 	if (!thread || !thread->python.count)
 		return 0;
-	record = bpf_ringbuf_reserve(&calls, sizeof(*record), 0);
+	record = bpf_ringbuf_reserve(&python_stacks, sizeof(*record), 0);
 	if (!record) {
 		count_loss(GP_LOSS_LOST_STACK);
 		return 0;
@@ -244,8 +244,8 @@ GP_GLOBAL_FUNC int send_python(__u64 id, __u32 stack_kind)
 	record->reserved = 0;
 	/* clang copies only up to 1 KiB itself */
 	bpf_probe_read_kernel(record->frame, sizeof(record->frame), thread->python.frame);
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
-	return 0;
+	bpf_ringbuf_submit(record, 0);
+	return 1;
 }
 
 #endif

@@ -65,7 +65,7 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 	head->frame_pointer = ctx->regs[29];
 	head->link_register = call->return_address;
 #endif
-	head->reserved = 0;
+	head->has_python = 0;
 	head->python = 0;
 	head->patches = 0;
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
@@ -77,11 +77,12 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 }
 
 /* Marks the stack as that of a call site, not of a call that is sent. */
-static __always_inline void set_site(struct gp_stack_record *head, __u32 site, __u64 python)
+static __always_inline void set_site(struct gp_stack_record *head, __u32 site, __u64 python, __u32 has_python)
 {
 	head->kind = GP_RECORD_SITE;
 	head->id = site;
 	head->python = python;
+	head->has_python = has_python;
 }
 
 /* Copies the stack page by page, up to the first page that cannot be read. */
@@ -127,15 +128,17 @@ static __always_inline void send_stack(const struct gp_call *call, struct pt_reg
 {
 	__u64 flags = wakes_reader(sizeof(struct gp_copied_stack));
 	struct gp_copied_stack *copy;
+	__u32 has_python = 0;
 
 	if (walk_python(call->tgid))
-		send_python(call->id, GP_RECORD_STACK);
+		has_python = send_python(call->id, GP_RECORD_STACK);
 	copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 	if (!copy) {
 		count_loss(GP_LOSS_LOST_STACK);
 		return;
 	}
 	describe_stack(&copy->head, call, ctx);
+	copy->head.has_python = has_python;
 	copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
 	bpf_ringbuf_submit(copy, flags);
 }

@@ -164,7 +164,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 	struct gp_site_root *wanted;
 	struct gp_call *call;
 	__u64 waiting, room = bpf_ringbuf_query(&calls, BPF_RB_RING_SIZE), python;
-	__u32 site;
+	__u32 site, has_python;
 
 	if (!thread)
 		return 0;
@@ -182,7 +182,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 	if (call->flags & GP_WANTS_SITE && waiting > room / 4 * 3)
 		goto lost;
 	site = __sync_fetch_and_add(&gp_next_site, 1);
-	send_python(site, GP_RECORD_SITE);
+	has_python = send_python(site, GP_RECORD_SITE);
 	/*
 	 * when many arrive at once, most have the same stack as others among them, so a shorter copy is
 	 * enough
@@ -193,7 +193,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&part->head, call, ctx);
 		copy_part(part);
-		set_site(&part->head, site, python);
+		set_site(&part->head, site, python, has_python);
 		bpf_ringbuf_submit(part, BPF_RB_FORCE_WAKEUP);
 	} else if (waiting < room / 4) {
 		copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
@@ -201,7 +201,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&copy->head, call, ctx);
 		copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
-		set_site(&copy->head, site, python);
+		set_site(&copy->head, site, python, has_python);
 		bpf_ringbuf_submit(copy, BPF_RB_FORCE_WAKEUP);
 	} else {
 		brief = bpf_ringbuf_reserve(&calls, sizeof(*brief), 0);
@@ -209,7 +209,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 			goto lost;
 		describe_stack(&brief->head, call, ctx);
 		copy_pages(&brief->head, brief->bytes, GP_FEW_STACK_PAGES);
-		set_site(&brief->head, site, python);
+		set_site(&brief->head, site, python, has_python);
 		bpf_ringbuf_submit(brief, BPF_RB_FORCE_WAKEUP);
 	}
 	return site;

@@ -57,7 +57,8 @@ struct gp_stack_record {
 	__u64 frame_pointer;
 	__u64 link_register;
 	__u32 length;
-	__u32 reserved;
+	/* whether the Python frames were sent */
+	__u32 has_python;
 	/* a hash of the Python frames; 0 if there are none */
 	__u64 python;
 	struct gp_patch patch[GP_DEPTH];

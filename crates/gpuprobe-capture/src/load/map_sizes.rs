@@ -25,6 +25,9 @@ const ALLOCATIONS_PER_PHYSICAL: u32 = 8;
 /// Address prefixes that the range of one allocation is split into.
 const PARTS_PER_ALLOCATION: u32 = 8;
 
+/// The ring of Python frames: several hundred stacks.
+const PYTHON_BYTES: u32 = 1 << 20;
+
 /// The size of a map for GPU operations. Unused maps have the smallest possible size.
 fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     let (launches, copies) = (config.launches && config.rows, config.copies && config.rows);
@@ -53,6 +56,7 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     let contexts = config.process_entries * CONTEXTS_PER_PROCESS;
     Some(match map {
         MapName::Calls => config.ring_bytes,
+        MapName::PythonStacks if config.finds_sites() || config.stacks => PYTHON_BYTES,
         MapName::Live => config.live_entries,
         MapName::Physical | MapName::Handles | MapName::Mapped => {
             config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL)

@@ -29,7 +29,7 @@ use crate::ring::graph_contents::Graphs;
 use crate::ring::records::Records;
 use crate::ring::xid_message::format_message;
 use crate::stacks::call_sites::CallSites;
-use crate::stacks::python_stacks::{PythonChanges, WaitingPython, python_record};
+use crate::stacks::python_stacks::{PythonChanges, PythonStack};
 use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::{Program, Resolve};
 use crate::wire::device_rows::call_of;
@@ -70,7 +70,6 @@ pub(crate) struct Decoder {
     without_name: HashSet<(ProcessKey, u64, bool)>,
     resolve: Box<dyn Resolve>,
     stacks: WaitingStacks,
-    python: WaitingPython,
     pub(crate) sites: CallSites,
     /// The version of the NVIDIA kernel module, which names its commands.
     pub(crate) version: Version,
@@ -98,7 +97,6 @@ impl Decoder {
             without_name: HashSet::new(),
             resolve,
             stacks: WaitingStacks::default(),
-            python: WaitingPython::default(),
             sites,
             version: loaded_version(),
             follows_processes,
@@ -172,13 +170,6 @@ impl Decoder {
                 self.site(bytes);
                 return None;
             }
-            number::RECORD_PYTHON => {
-                let raw = python_record(bytes);
-                if let Some(stack) = self.resolve.python(&raw) {
-                    self.python.add(raw.stack_kind, raw.id, stack);
-                }
-                return None;
-            }
             number::RECORD_OUT_OF_MEMORY => {
                 return Some(Event::OutOfMemory(Box::new(self.out_of_memory(&from_bytes(bytes)))));
             }
@@ -197,9 +188,10 @@ impl Decoder {
         };
         let mut call = self.build(function, &raw);
         if let Some(stack) = self.stacks.take(raw.id) {
+            let python = self.python(number::RECORD_STACK, &stack);
             let found = self.resolve.unwind(call.tgid, &stack);
             let mut frames = self.resolve.frames(call.tgid, &found.addresses);
-            if let Some(python) = self.python.take(number::RECORD_STACK, raw.id) {
+            if let Some(python) = python {
                 frames = python.merged(&frames, found.end == StackEnd::Complete);
             }
             call.stack = Some(frames.iter().map(ToString::to_string).collect());
@@ -215,11 +207,16 @@ impl Decoder {
             return;
         };
         let process = ProcessKey { tgid: Tgid(raw.tgid), instance: raw.instance };
-        let python = self.python.take(number::RECORD_SITE, raw.id);
+        let python = self.python(number::RECORD_SITE, &stack);
         if !self.sites.recognise(process, &stack) {
             let found = self.resolve.unwind(process.tgid, &stack);
             self.sites.learn(process, &stack, &found, python);
         }
+    }
+
+    /// The Python frames that were sent with a stack.
+    fn python(&mut self, kind: u16, stack: &RawStack) -> Option<PythonStack> {
+        if stack.has_python { self.resolve.take_python(kind, stack.id) } else { None }
     }
 
     /// The stack of a call site, innermost frame first.

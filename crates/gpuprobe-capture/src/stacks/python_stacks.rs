@@ -1,7 +1,7 @@
 //! Python frames of stacks: reads the names and lines of what the BPF programs walked, and joins them with the native
 //! frames.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::ProcessMemory;
@@ -12,7 +12,7 @@ use gpuprobe_discover::python::{
 use gpuprobe_event::{Frame, Tgid};
 
 use crate::stacks::resolver::Program;
-use crate::wire::{from_bytes, gp_python, gp_python_record, number};
+use crate::wire::{gp_python, gp_python_record, number};
 
 const PROC: &str = "/proc";
 /// An offset that the version of Python does not have; `GP_NO_OFFSET` of the header.
@@ -130,6 +130,15 @@ impl Pythons {
         }
     }
 
+    /// Whether a process has an interpreter.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.processes.is_empty()
+    }
+
+    pub(crate) fn count_unread(&mut self, frames: u64) {
+        self.unread += frames;
+    }
+
     /// Frames that could not be read.
     pub(crate) fn unread(&self) -> u64 {
         self.unread
@@ -217,32 +226,6 @@ fn offsets_for_bpf(interpreter: &Interpreter) -> Option<gp_python> {
         version: code.version.map_or(Some(NO_OFFSET), in_code)?,
         reserved: 0,
     })
-}
-
-/// Python frames whose stacks have not come yet.
-#[derive(Debug, Default)]
-pub(crate) struct WaitingPython(VecDeque<(u16, u64, PythonStack)>);
-
-impl WaitingPython {
-    /// More than there are threads between a record and the stack that follows it.
-    const MAX: usize = 256;
-
-    pub(crate) fn add(&mut self, stack_kind: u16, id: u64, stack: PythonStack) {
-        if self.0.len() >= Self::MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back((stack_kind, id, stack));
-    }
-
-    pub(crate) fn take(&mut self, stack_kind: u16, id: u64) -> Option<PythonStack> {
-        let at = self.0.iter().rposition(|(kind, of, _)| (*kind, *of) == (stack_kind, id))?;
-        self.0.remove(at).map(|(.., stack)| stack)
-    }
-}
-
-/// A record of the ring.
-pub(crate) fn python_record(bytes: &[u8]) -> gp_python_record {
-    from_bytes(bytes)
 }
 
 #[cfg(test)]

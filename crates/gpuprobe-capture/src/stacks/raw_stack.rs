@@ -17,6 +17,8 @@ pub(crate) struct RawStack {
     pub(crate) lr: u64,
     /// A hash of its Python frames; 0 if it has none.
     pub(crate) python: u64,
+    /// Its Python frames were sent.
+    pub(crate) has_python: bool,
     /// The memory from `sp` on.
     pub(crate) bytes: Vec<u8>,
 }
@@ -33,6 +35,7 @@ impl RawStack {
             fp: raw.frame_pointer,
             lr: raw.link_register,
             python: raw.python,
+            has_python: raw.has_python != 0,
             bytes: bytes.to_vec(),
         };
         for patch in raw.patch.iter().take(usize::from(raw.patches)) {
@@ -116,7 +119,8 @@ mod tests {
 
     #[test]
     fn stacks_wait_for_their_calls() {
-        let stack = |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, python: 0, bytes: Vec::new() };
+        let stack =
+            |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, python: 0, has_python: false, bytes: Vec::new() };
         let mut waiting = WaitingStacks::default();
         for id in [7, 8, 9] {
             waiting.add(Some(stack(id)));

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_discover::{KernelNameSearch, Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
 use gpuprobe_event::{Frame, Tgid};
+use libbpf_rs::MapHandle;
 
-use crate::stacks::python_stacks::{PythonChanges, PythonStack, Pythons};
+use crate::stacks::python_reader::PythonReader;
+use crate::stacks::python_stacks::{PythonChanges, PythonStack};
 use crate::stacks::raw_stack::RawStack;
-use crate::wire::gp_python_record;
 
 const PROC: &str = "/proc";
 const LONGEST_TEXT: usize = 4096;
@@ -36,8 +37,8 @@ pub(crate) trait Resolve: Debug {
     fn text(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// Whether its files contain the name of a CUDA kernel; `None` if that cannot be said now.
     fn has_kernel_name(&mut self, tgid: Tgid, name: &str) -> Option<bool>;
-    /// The Python frames of a stack.
-    fn python(&mut self, raw: &gp_python_record) -> Option<PythonStack>;
+    /// The Python frames that were sent with a stack.
+    fn take_python(&mut self, stack_kind: u16, id: u64) -> Option<PythonStack>;
     /// Which interpreters were found since the last call, and which cannot be used.
     fn take_python_changes(&mut self) -> PythonChanges;
     /// Python frames whose names could not be read.
@@ -54,19 +55,19 @@ pub(crate) struct FileResolver {
     symbols: Symbolizer,
     unwinder: Unwinder,
     kernel_names: KernelNameSearch,
-    pythons: Pythons,
+    pythons: PythonReader,
     /// Whether names or stacks will be resolved.
     names: bool,
     stacks: bool,
 }
 
 impl FileResolver {
-    pub(crate) fn new(names: bool, stacks: bool) -> Self {
+    pub(crate) fn new(names: bool, stacks: bool, python_ring: Option<MapHandle>) -> Self {
         Self {
             symbols: Symbolizer::new(),
             unwinder: Unwinder::new(),
             kernel_names: KernelNameSearch::default(),
-            pythons: Pythons::default(),
+            pythons: PythonReader::new(python_ring),
             names,
             stacks,
         }
@@ -119,8 +120,8 @@ impl Resolve for FileResolver {
         self.kernel_names.find(Path::new(PROC), tgid.0, name)
     }
 
-    fn python(&mut self, raw: &gp_python_record) -> Option<PythonStack> {
-        self.pythons.resolve(raw)
+    fn take_python(&mut self, stack_kind: u16, id: u64) -> Option<PythonStack> {
+        self.pythons.take(stack_kind, id)
     }
 
     fn take_python_changes(&mut self) -> PythonChanges {
@@ -178,7 +179,7 @@ impl Resolve for NoResolver {
         None
     }
 
-    fn python(&mut self, _raw: &gp_python_record) -> Option<PythonStack> {
+    fn take_python(&mut self, _stack_kind: u16, _id: u64) -> Option<PythonStack> {
         None
     }
 

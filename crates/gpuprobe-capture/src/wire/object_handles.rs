@@ -1,7 +1,9 @@
 //! The maps and programs of an object, by the names that the build script generated from it, so that an unknown name
 //! does not compile.
 
-use libbpf_rs::{Map, MapCore, Object, OpenMapMut, OpenObject, OpenProgramMut, Program, ProgramMut};
+use libbpf_rs::{
+    Map, MapCore, MapHandle, Object, OpenMapMut, OpenObject, OpenProgramMut, Program, ProgramMut,
+};
 
 use crate::error::CaptureError;
 use crate::wire::{MapName, ProgramName};
@@ -11,6 +13,11 @@ pub(crate) fn map_of(object: &Object, name: MapName) -> Result<Map<'_>, CaptureE
     // libbpf omits maps that it has not created, which would shift the following ones
     let map = object.maps().nth(name as usize).filter(|map| map.name() == name.as_str());
     map.ok_or(CaptureError::NotLoaded(name.as_str()))
+}
+
+/// A handle of a map of a loaded object, for another thread.
+pub(crate) fn handle_of(object: &Object, name: MapName) -> Result<MapHandle, CaptureError> {
+    MapHandle::try_from(&map_of(object, name)?).map_err(CaptureError::bpf("open a map again"))
 }
 
 /// A program of a loaded object.

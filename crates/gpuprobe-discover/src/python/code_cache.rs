@@ -2,7 +2,7 @@
 //! shows each time whether the cached one is meant.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use super::code_object::{CodeHeader, CodeObject};
 use super::object::{KnownTypes, ObjectError};
@@ -18,7 +18,7 @@ const BYTE_LIMIT: usize = 32 << 20;
 #[derive(Debug, Default)]
 pub struct CodeCache {
     /// By address, with the fingerprint.
-    codes: HashMap<u64, (u64, Rc<CodeObject>)>,
+    codes: HashMap<u64, (u64, Arc<CodeObject>)>,
     bytes: usize,
     types: KnownTypes,
 }
@@ -34,7 +34,7 @@ impl CodeCache {
         memory: &dyn Memory,
         offsets: &PythonOffsets,
         address: u64,
-    ) -> Result<Rc<CodeObject>, ObjectError> {
+    ) -> Result<Arc<CodeObject>, ObjectError> {
         let header = CodeHeader::read(memory, &mut self.types, &offsets.code, address)?;
         let fingerprint = header.fingerprint(memory, &offsets.code);
         self.resolve_seen(memory, offsets, address, fingerprint)
@@ -47,18 +47,18 @@ impl CodeCache {
         offsets: &PythonOffsets,
         address: u64,
         fingerprint: u64,
-    ) -> Result<Rc<CodeObject>, ObjectError> {
+    ) -> Result<Arc<CodeObject>, ObjectError> {
         if let Some((known, code)) = self.codes.get(&address)
             && *known == fingerprint
         {
-            return Ok(Rc::clone(code));
+            return Ok(Arc::clone(code));
         }
         let before = CodeHeader::read(memory, &mut self.types, &offsets.code, address)?;
         let is_same = |header: &CodeHeader| header.fingerprint(memory, &offsets.code) == fingerprint;
         if !is_same(&before) {
             return Err(ObjectError::Replaced);
         }
-        let code = Rc::new(before.resolve(memory, &mut self.types, offsets)?);
+        let code = Arc::new(before.resolve(memory, &mut self.types, offsets)?);
         // the process goes on meanwhile
         if !is_same(&CodeHeader::read(memory, &mut self.types, &offsets.code, address)?) {
             return Err(ObjectError::Replaced);
@@ -68,7 +68,7 @@ impl CodeCache {
             self.bytes = 0;
         }
         self.bytes += code.size();
-        if let Some((_, old)) = self.codes.insert(address, (fingerprint, Rc::clone(&code))) {
+        if let Some((_, old)) = self.codes.insert(address, (fingerprint, Arc::clone(&code))) {
             self.bytes = self.bytes.saturating_sub(old.size());
         }
         Ok(code)
@@ -102,7 +102,7 @@ mod tests {
         assert!(counted.1.take() > 5);
         let second = cache.resolve(&counted, &image.offsets, address).unwrap();
         assert_eq!(
-            (counted.1.take(), Rc::ptr_eq(&first, &second)),
+            (counted.1.take(), Arc::ptr_eq(&first, &second)),
             (3, true),
             "the header, and the size and beginning of its line table"
         );

@@ -9,7 +9,16 @@ const SP: u64 = 0x7000;
 fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
     let mut copy = vec![0; bytes];
     copy[16..24].copy_from_slice(&outer.to_le_bytes());
-    let raw = RawStack { id: number.into(), ip: 5, sp: SP, fp: 0, lr: 0, python: 0, bytes: copy };
+    let raw = RawStack {
+        id: number.into(),
+        ip: 5,
+        sp: SP,
+        fp: 0,
+        lr: 0,
+        python: 0,
+        has_python: false,
+        bytes: copy,
+    };
     let slots = vec![None, Some(SP + 16)];
     (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })
 }

@@ -278,21 +278,3 @@ fn the_interpreter_of_an_exited_process_stays_until_it_is_forgotten() {
     assert_eq!(shown(&stack.merged(&[], true)), ["unknown (Python)"; 2]);
     assert_eq!(pythons.unread(), 2);
 }
-
-#[test]
-fn python_frames_wait_for_their_stack() {
-    let stack = |code| PythonStack { frames: vec![((code, 0, true), Frame::default())], is_complete: true };
-    let mut waiting = WaitingPython::default();
-    let [of_call, of_site] = [number::RECORD_STACK, number::RECORD_SITE];
-    // a call and a site may have the same number
-    waiting.add(of_call, 7, stack(1));
-    waiting.add(of_site, 7, stack(2));
-    assert_eq!(waiting.take(of_call, 8), None);
-    assert_eq!(waiting.take(of_site, 7), Some(stack(2)));
-    assert_eq!(waiting.take(of_call, 7), Some(stack(1)));
-    assert_eq!(waiting.take(of_call, 7), None, "it was taken");
-    (0..1000).for_each(|id| waiting.add(of_call, id, stack(id)));
-    assert_eq!(waiting.0.len(), WaitingPython::MAX);
-    assert_eq!(waiting.take(of_call, 743), None, "the oldest lost their stacks");
-    assert_eq!(waiting.take(of_call, 744), Some(stack(744)));
-}
