@@ -221,7 +221,8 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
 	return thread->python.count ? thread->python.hash | 1 : 0;
 }
 
-/* Sends the frames that walk_python() found, before the stack with this id. Returns whether they were sent. */
+/* Sends the frames that walk_python() found, before the stack with this id. Returns whether they were sent.
+ */
 GP_GLOBAL_FUNC int send_python(__u64 id, __u32 stack_kind)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);

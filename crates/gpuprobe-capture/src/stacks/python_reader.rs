@@ -136,7 +136,7 @@ impl ReadingThread {
 
 impl Drop for ReadingThread {
     fn drop(&mut self) {
-        // if it cannot be told to end, it ends with the process
+        // if this fails, it ends with the process
         if rustix::io::write(&self.stop, &1u64.to_ne_bytes()).is_ok() {
             self.handle.take().map(JoinHandle::join);
         }
