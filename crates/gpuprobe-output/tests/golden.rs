@@ -424,7 +424,7 @@ fn tensors_by_call_site_and_gpu() {
     assert_eq!(tensors(&Default::default(), &WIDE), "");
     let json = memory_json(&Default::default(), Some(&report), &GpuStates::default(), NOON);
     check("tensors.json", &json);
-    let snapshot = Snapshot { tensors: report.processes, ..Snapshot::default() };
+    let snapshot = Snapshot { tensors: report.processes, has_tensors: true, ..Snapshot::default() };
     let all = encode(&snapshot, Format::Prometheus);
     let samples: String = all
         .lines()

@@ -30,7 +30,9 @@ pub(super) fn replaced(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 pub(super) fn out_of_memory(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    memory(totals, samples, |memory| memory.out_of_memory);
+    if totals.has_tensors {
+        memory(totals, samples, |memory| memory.out_of_memory);
+    }
 }
 
 pub(super) fn unknown_frees(totals: &ProcessTotals<'_>, samples: &mut Samples) {

@@ -27,6 +27,8 @@ pub(super) struct ProcessTotals<'a> {
     /// `None` if they allocated and freed nothing.
     pub(super) memory: Option<&'a MemoryCounts>,
     gpu_ops: &'a GpuOps,
+    /// Whether tensors are accounted for.
+    pub(super) has_tensors: bool,
 }
 
 fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
@@ -34,7 +36,8 @@ fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&Process
         begin_process(samples, process);
         let memory = (!process.memory.live.is_empty()).then_some(&process.memory);
         let (functions, failures) = (&process.functions, &process.failures);
-        collect(&ProcessTotals { functions, failures, memory, gpu_ops: &process.gpu_ops }, samples);
+        let (gpu_ops, has_tensors) = (&process.gpu_ops, snapshot.has_tensors);
+        collect(&ProcessTotals { functions, failures, memory, gpu_ops, has_tensors }, samples);
     }
 }
 
@@ -43,7 +46,8 @@ fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotal
         samples.set_first_labels(&[&past.name]);
         let memory = (past.memory != MemoryCounts::default()).then_some(&past.memory);
         let (functions, failures) = (&past.functions, &past.failures);
-        collect(&ProcessTotals { functions, failures, memory, gpu_ops: &past.gpu_ops }, samples);
+        let (gpu_ops, has_tensors) = (&past.gpu_ops, snapshot.has_tensors);
+        collect(&ProcessTotals { functions, failures, memory, gpu_ops, has_tensors }, samples);
     }
 }
 

@@ -292,7 +292,7 @@ pub(crate) fn snapshot() -> Snapshot {
         ],
         unix_seconds: 1_733_143_016.0,
     });
-    Snapshot { gpu_states: nvml_states::states(&snapshot), ..snapshot }
+    Snapshot { gpu_states: nvml_states::states(&snapshot), has_tensors: true, ..snapshot }
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {

@@ -93,6 +93,9 @@ pub struct Snapshot {
     /// Tensors of running processes; empty if they are not accounted for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tensors: Vec<ProcessTensors>,
+    /// Whether they are accounted for.
+    #[serde(skip)]
+    pub has_tensors: bool,
     /// Every cause once.
     pub losses: Vec<LossCount>,
     pub libraries: Vec<LibraryProbes>,
@@ -162,6 +165,7 @@ impl Snapshot {
             gpu_states: GpuStates::default(),
             call_sites: inputs.call_sites.to_vec(),
             tensors: Vec::new(),
+            has_tensors: false,
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),

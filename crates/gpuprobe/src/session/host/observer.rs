@@ -280,6 +280,7 @@ impl Observer {
             unix_seconds: unix_seconds(),
         });
         snapshot.tensors = self.tensors_by_process(&losses, now_ns)?;
+        snapshot.has_tensors = self.tensors.is_some();
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
