@@ -273,6 +273,18 @@ impl Talk {
         }
     }
 
+    /// Stops it, with all of its threads. A signal alone takes effect later.
+    pub fn stop(&mut self) {
+        self.signal(Signal::SIGSTOP);
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.started.pid()));
+        let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+        until(PATIENCE, "all threads are stopped", || {
+            let tasks = std::fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path().join("stat"));
+            let mut states = tasks.filter_map(|stat| std::fs::read_to_string(stat).ok());
+            states.all(is_stopped).then_some(())
+        });
+    }
+
     pub fn has_exited(&mut self) -> bool {
         self.started.ended().is_some()
     }

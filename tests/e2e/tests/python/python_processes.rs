@@ -28,7 +28,7 @@ fn a_process_that_exits_before_its_names_are_read_is_counted() {
     for python in python::all() {
         let (mut program, pid) = python.waiting(&[], "short_process.py", &["exit"]);
         let mut record = recording(pid, &shown(&trace));
-        record.signal(Signal::SIGSTOP);
+        record.stop();
         program.go_on();
         let ledger = PythonLedger::of(&program.json());
         assert_eq!(program.end(), 0, "{}", program.stderr());
