@@ -279,8 +279,9 @@ impl Talk {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.started.pid()));
         let is_stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
         until(PATIENCE, "all threads are stopped", || {
-            let tasks = std::fs::read_dir(&tasks).unwrap().map(|task| task.unwrap().path().join("stat"));
-            let mut states = tasks.filter_map(|stat| std::fs::read_to_string(stat).ok());
+            let tasks = fs::read_dir(&tasks).unwrap_or_else(|e| panic!("{}: {e}", tasks.display()));
+            let mut states =
+                tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
             states.all(is_stopped).then_some(())
         });
     }
