@@ -198,8 +198,9 @@ fn tensors_from_before_the_attach_are_counted_as_such() {
 }
 
 /// A program that calls the allocator through ctypes, which releases the GIL. The comment marks the line that leaks.
+/// At the end it waits: the code of a module is freed when it has run, and then its name cannot be read any more.
 const PYTHON: &str = "\
-import ctypes, sys
+import ctypes, sys, time
 library = ctypes.CDLL(sys.argv[1])
 allocate = library._ZN7standin8allocateEmi
 allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_int]
@@ -210,6 +211,7 @@ def train():
     for _ in range(100):
         remember()
 train()
+time.sleep(1)
 ";
 
 #[bpf_test(alone)]
