@@ -11,6 +11,7 @@ pub mod kernel_module;
 pub mod memory_ledger;
 mod out_of_memory;
 pub mod processes;
+mod recorded_sites;
 pub mod replay;
 pub mod site_calls;
 pub mod site_memory;

@@ -4,14 +4,14 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::{Call, Class, Effect, Frame, SiteId, Tgid};
+use gpuprobe_event::{Call, Class, Effect, Tgid};
 use serde::Serialize;
 
-use crate::leaks::call_sites::{CallSite, CallSiteId, CallSites, UNKNOWN, distinct_names};
+use crate::leaks::call_sites::{CallSite, CallSiteId, UNKNOWN, distinct_names};
+use crate::recording::recorded_sites::RecordedSites;
 
-/// Site ids of the BPF side that are distinguished, and pairs of a process and a call site. Further ones are counted as
-/// of an unknown call site, one per process.
-const MOST_IDS: usize = 1 << 14;
+/// Pairs of a process and a call site that are distinguished. Further ones are counted as of an unknown call site, one
+/// per process.
 const MOST_SITES: usize = 4096;
 
 /// How many CUDA kernels and graphs a call launched: only at the outermost call that launches, if it succeeded and was
@@ -70,8 +70,7 @@ impl CallsBySite {
 /// Collects [`CallsBySite`].
 #[derive(Debug, Default)]
 pub(crate) struct SiteCallTotals {
-    call_sites: CallSites,
-    ids: HashMap<SiteId, Option<CallSiteId>>,
+    sites_of_trace: RecordedSites,
     totals: HashMap<(Tgid, Option<CallSiteId>), SiteCalls>,
     /// Some launch or wait had a call site: stacks were asked for.
     has_sites: bool,
@@ -89,7 +88,8 @@ impl SiteCallTotals {
             return;
         }
         self.has_sites |= site.is_some();
-        let mut key = (call.tgid, site.and_then(|site| self.call_site(site, call.stack.as_deref())));
+        let mut key =
+            (call.tgid, site.and_then(|site| self.sites_of_trace.call_site(site, call.stack.as_deref())));
         if self.totals.len() >= MOST_SITES && !self.totals.contains_key(&key) {
             key.1 = None;
         }
@@ -100,21 +100,6 @@ impl SiteCallTotals {
         total.waiting_ns = total.waiting_ns.saturating_add(waiting_ns.unwrap_or(0));
     }
 
-    fn call_site(&mut self, site: SiteId, stack: Option<&[String]>) -> Option<CallSiteId> {
-        if let Some(known) = self.ids.get(&site) {
-            return *known;
-        }
-        if self.ids.len() >= MOST_IDS {
-            return None;
-        }
-        if let Some(stack) = stack {
-            self.call_sites.name(site, stack.iter().map(|frame| Frame::of_text(frame)).collect());
-        }
-        let call_site = self.call_sites.of(site);
-        self.ids.insert(site, call_site);
-        call_site
-    }
-
     pub(crate) fn report(&self) -> CallsBySite {
         if !self.has_sites {
             return CallsBySite::default();
@@ -122,9 +107,8 @@ impl SiteCallTotals {
         let mut all: Vec<_> = self.totals.iter().collect();
         // the unknown call site comes last among equals
         all.sort_by_key(|((pid, id), _)| (*pid, id.is_none(), *id));
-        let call_site = |id: Option<CallSiteId>| id.and_then(|id| self.call_sites.get(id)).cloned();
         let sites: Vec<Arc<CallSite>> =
-            all.iter().map(|((_, id), _)| call_site(*id).unwrap_or_default()).collect();
+            all.iter().map(|((_, id), _)| self.sites_of_trace.stack(*id)).collect();
         let named = all.into_iter().zip(distinct_names(&sites)).map(|(((pid, id), total), name)| {
             let call_site = if id.is_some() { name } else { UNKNOWN.to_owned() };
             SiteCalls { pid: *pid, call_site, ..total.clone() }
@@ -144,7 +128,7 @@ impl SiteCallTotals {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{Api, Launch};
+    use gpuprobe_event::{Api, Launch, SiteId};
 
     use super::*;
     use crate::samples::{call, inside, launch, nested, took};
@@ -209,7 +193,7 @@ mod tests {
     #[test]
     fn the_number_of_call_sites_is_bounded() {
         let mut totals = SiteCallTotals::default();
-        let many = u32::try_from(MOST_IDS).unwrap() + 10;
+        let many = u32::try_from(crate::recording::recorded_sites::MOST_IDS).unwrap() + 10;
         for site in 1..=many {
             totals.feed(&at(site, &format!("f{site}"), launch("cudaLaunchKernel", None)));
         }

@@ -3,17 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::{Call, Effect, Event, Frame, LiveSite, MemoryBySite, ProcessChange, SiteId, Tgid};
+use gpuprobe_event::{Call, Effect, Event, LiveSite, MemoryBySite, ProcessChange, Tgid};
 use serde::Serialize;
 
-use crate::leaks::call_sites::{CallSite, CallSiteId, CallSites, UNKNOWN, distinct_names};
+use crate::leaks::call_sites::{CallSite, CallSiteId, UNKNOWN, distinct_names};
+use crate::recording::recorded_sites::RecordedSites;
 use crate::stats::bins::{BinValue, Bins};
 use crate::stats::trend::Span;
 
 /// Call sites with a curve of their own. Memory of further ones counts as of an unknown call site, one per process.
 const MOST_CURVES: usize = 1024;
-/// Site ids of the BPF side that are distinguished.
-const MOST_IDS: usize = 1 << 14;
 const MOST_BINS: usize = 256;
 /// Call sites that are reported for each process.
 const MOST_SHOWN: usize = 8;
@@ -73,8 +72,7 @@ type Key = (Tgid, Option<CallSiteId>);
 /// Collects a [`SiteMemoryReport`].
 #[derive(Debug, Default)]
 pub(crate) struct SiteMemory {
-    call_sites: CallSites,
-    ids: HashMap<SiteId, Option<CallSiteId>>,
+    sites_of_trace: RecordedSites,
     sites: HashMap<Key, Site>,
     unattributed: u64,
 }
@@ -99,7 +97,7 @@ impl SiteMemory {
             Effect::Alloc(allocation) => {
                 let Some(site) = allocation.site else { return };
                 self.unattributed(allocation.replaced.map_or(0, |replaced| replaced.bytes));
-                let mut key = (call.tgid, self.call_site(site, call.stack.as_deref()));
+                let mut key = (call.tgid, self.sites_of_trace.call_site(site, call.stack.as_deref()));
                 if self.sites.len() >= MOST_CURVES && !self.sites.contains_key(&key) {
                     key.1 = None;
                 }
@@ -110,7 +108,7 @@ impl SiteMemory {
             }
             Effect::Free(free) => {
                 let Some(freed) = &free.freed else { return };
-                let id = free.site.and_then(|site| self.ids.get(&site).copied());
+                let id = free.site.and_then(|site| self.sites_of_trace.decided(site));
                 let site = id.and_then(|id| self.sites.get_mut(&(call.tgid, id)));
                 let Some(site) = site else { return self.unattributed(freed.bytes) };
                 let bytes = site.bytes.saturating_sub(freed.bytes);
@@ -136,28 +134,11 @@ impl SiteMemory {
         self.unattributed = self.unattributed.saturating_add(bytes);
     }
 
-    /// The call site of a site id, `None` if it is not known. Decided once, so that a free finds its allocation.
-    fn call_site(&mut self, site: SiteId, stack: Option<&[String]>) -> Option<CallSiteId> {
-        if let Some(known) = self.ids.get(&site) {
-            return *known;
-        }
-        if self.ids.len() >= MOST_IDS {
-            return None;
-        }
-        if let Some(stack) = stack {
-            self.call_sites.name(site, stack.iter().map(|frame| Frame::of_text(frame)).collect());
-        }
-        let call_site = self.call_sites.of(site);
-        self.ids.insert(site, call_site);
-        call_site
-    }
-
     pub(crate) fn report(self) -> SiteMemoryReport {
         let mut sites: Vec<_> = self.sites.into_iter().filter(|(_, site)| site.peak > 0).collect();
         sites.sort_by_key(|(key, site)| (std::cmp::Reverse(site.peak), *key));
-        let call_site = |id: Option<CallSiteId>| id.and_then(|id| self.call_sites.get(id)).cloned();
         let all: Vec<Arc<CallSite>> =
-            sites.iter().map(|((_, id), _)| call_site(*id).unwrap_or_default()).collect();
+            sites.iter().map(|((_, id), _)| self.sites_of_trace.stack(*id)).collect();
         let names = distinct_names(&all);
         let (mut curves, mut live) = (Vec::new(), Vec::new());
         let mut shown: HashMap<Tgid, usize> = HashMap::new();
@@ -189,7 +170,7 @@ impl Site {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{MemoryAmount, Space};
+    use gpuprobe_event::{MemoryAmount, SiteId, Space};
 
     use super::*;
     use crate::samples::{alloc, call, free, process};
