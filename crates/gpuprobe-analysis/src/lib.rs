@@ -14,6 +14,7 @@ pub mod recording;
 #[cfg(test)]
 pub(crate) mod samples;
 pub mod stats;
+pub mod threads;
 pub mod timeline;
 
 pub use self::cost::benchmark::{
