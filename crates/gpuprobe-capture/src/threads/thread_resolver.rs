@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpuprobe_discover::python::{
-    CodeCache, CodeObject, Interpreter, InterpreterSearch, NoInterpreter, PythonThread,
+    CodeCache, CodeObject, Interpreter, InterpreterSearch, NoInterpreter, NumberTypes, PythonThread,
 };
 use gpuprobe_discover::{
     Memory, ProcessMemory, Registers, Stack, StackEnd, Symbolizer, ThreadRegisters, Unwinder, gpu_api_of,
@@ -40,7 +40,7 @@ pub(crate) struct NativeStack {
 #[derive(Debug)]
 pub(crate) struct WalkedPython {
     stack: PythonStack,
-    /// A hash of the frames.
+    /// A hash of the frames and their variables.
     state: u64,
     is_complete: bool,
 }
@@ -53,6 +53,7 @@ struct Process {
     /// Why it has no stacks.
     problem: Option<String>,
     threads: usize,
+    number_types: NumberTypes,
     /// The code objects of this round. Threads that share one read it once.
     codes_now: HashMap<u64, Option<Arc<CodeObject>>>,
 }
@@ -75,8 +76,14 @@ impl ThreadResolver {
             known.codes_now.clear();
             return;
         }
-        let mut process =
-            Process { python: None, python_problem: None, problem: None, threads, codes_now: HashMap::new() };
+        let mut process = Process {
+            python: None,
+            python_problem: None,
+            problem: None,
+            threads,
+            number_types: NumberTypes::default(),
+            codes_now: HashMap::new(),
+        };
         match self.search.find(Path::new(PROC), tgid.0) {
             Ok(found) => process.python = Some((found, CodeCache::new())),
             Err(NoInterpreter::NotPython) => {}
@@ -140,21 +147,22 @@ impl ThreadResolver {
         let (interpreter, codes) = process.python.as_mut()?;
         let memory = ProcessMemory::new(&folder_of(Tgid(raw.head.tgid)));
         let pthread = raw.head.thread_pointer;
-        let by_key =
-            interpreter.thread_state_of_key(&memory, pthread).map(|at| interpreter.frames(&memory, at));
-        let by_list = || {
-            // a thread of another interpreter of the process has its frames there
-            let is_short = process.threads <= LISTED_THREADS;
-            is_short.then(|| interpreter.stack(&memory, PythonThread::Pthread(pthread)).ok()).flatten()
-        };
-        let walked = by_key.filter(|walked| !walked.frames.is_empty()).or_else(by_list)?;
-        if walked.frames.is_empty() {
-            return None;
-        }
-        let stack =
-            PythonStack::of_walk(&walked, |code| codes.resolve(&memory, &interpreter.offsets, code).ok());
+        let has_frames = |state: &u64| interpreter.has_frames(&memory, *state);
+        let by_key = interpreter.thread_state_of_key(&memory, pthread).filter(has_frames);
+        // a thread of another interpreter of the process has its frames there
+        let by_list =
+            || interpreter.thread_state(&memory, PythonThread::Pthread(pthread)).ok().filter(has_frames);
+        let is_short = process.threads <= LISTED_THREADS;
+        let state = by_key.or_else(|| is_short.then(by_list).flatten())?;
+        let walked = interpreter.frames(&memory, state);
+        let codes_now = &mut process.codes_now;
+        let stack = PythonStack::of_walk(&walked, |code| {
+            let read = || codes.resolve(&memory, &interpreter.offsets, code).ok();
+            codes_now.entry(code).or_insert_with(read).clone()
+        });
         let is_complete = stack.is_complete();
-        Some(WalkedPython { state: hash_of(&stack), stack, is_complete })
+        let variables = interpreter.variables(&memory, &mut process.number_types, state);
+        Some(WalkedPython { state: hash_of(&(&stack, variables)), stack, is_complete })
     }
 
     /// Names the frames, and finds the outermost GPU call with a hash of what called it.
