@@ -148,11 +148,17 @@ fn add(group: &mut ThreadGroup, thread: &JudgedThread<'_>) {
     if group.tids.len() < MOST_TIDS {
         group.tids.push(thread.thread.tid);
     }
-    let arguments = |call: &Call| call.args.clone();
-    group.has_same_arguments &= group.open_call.as_ref().map(arguments) == thread.open_call.map(arguments);
+    group.has_same_arguments &= have_same_arguments(group.open_call.as_ref(), thread.open_call);
     if let Some(share) = thread.cpu_share {
         let so_far = group.cpu.unwrap_or(CpuShares { least: share, most: share });
         group.cpu = Some(CpuShares { least: so_far.least.min(share), most: so_far.most.max(share) });
+    }
+}
+
+fn have_same_arguments(first: Option<&Call>, other: Option<&Call>) -> bool {
+    match (first, other) {
+        (Some(a), Some(b)) => a.args == b.args && a.effect.kernel() == b.effect.kernel(),
+        (first, other) => first.is_none() && other.is_none(),
     }
 }
 

@@ -19,16 +19,17 @@ fn common(job: &Job) -> String {
     let number = job.common_count;
     let is_one = number == 1;
     let common = &job.common;
-    let be = if is_one { "is" } else { "are" };
     let doing = match (common.verdict, &common.function) {
         (ThreadVerdict::Stuck, Some(function)) => {
             format!("{} in {}", if is_one { "waits" } else { "wait" }, printable(function))
         }
-        _ => format!("{be} {}", doing(common)),
+        (ThreadVerdict::Moving, _) => format!("{} moving", if is_one { "is" } else { "are" }),
+        _ => format!("{} {}", if is_one { "is" } else { "are" }, doing(common)),
     };
-    // the place says more only if others are in the same call elsewhere, or if there are no others
-    let has_place = common.verdict != ThreadVerdict::Moving
-        && job.differing.iter().all(|process| process.activity.function == common.function);
+    // the place says more if others are in the same call elsewhere, or if there are no others; those that move have none
+    let mut functions = job.differing.iter().map(|process| &process.activity.function);
+    let has_place = job.differing.is_empty() || functions.any(|function| *function == common.function);
+    let has_place = has_place && common.verdict != ThreadVerdict::Moving;
     let place = place(common).filter(|_| has_place).unwrap_or_default();
     format!("{number} of {} {doing}{place}", job.processes.len())
 }
@@ -109,9 +110,12 @@ mod tests {
     fn places_are_shown_where_they_are_the_difference() {
         let elsewhere = Activity { place: Some("train.py:88".to_owned()), ..collective() };
         assert_eq!(
-            sentence(&job(collective(), 7, vec![elsewhere])),
+            sentence(&job(collective(), 7, vec![elsewhere.clone()])),
             "7 of 8 wait in ncclAllReduce, train.py:90; rank 3 (pid 31) is in ncclAllReduce, train.py:88"
         );
+        let other = activity(ThreadVerdict::Stuck, Some("cudaFree"), None);
+        let both = sentence(&job(collective(), 6, vec![elsewhere, other]));
+        assert!(both.starts_with("6 of 8 wait in ncclAllReduce, train.py:90; "), "{both}");
         assert_eq!(sentence(&job(collective(), 8, vec![])), "8 of 8 wait in ncclAllReduce, train.py:90");
     }
 
@@ -122,11 +126,11 @@ mod tests {
         let idle = activity(ThreadVerdict::Idle, None, Some("data.py:4"));
         let unknown = activity(ThreadVerdict::Unknown, None, None);
         assert_eq!(
-            sentence(&job(moving.clone(), 2, vec![idle.clone(), unknown, launching])),
+            sentence(&job(moving, 2, vec![idle.clone(), unknown, launching.clone()])),
             "2 of 5 are moving; rank 3 (pid 31) is outside of GPU calls, data.py:4; rank 4 (pid 32) is at an unknown \
              place; rank 5 (pid 33) is moving, last seen in cudaLaunchKernel"
         );
-        assert_eq!(sentence(&job(moving, 2, vec![])), "2 of 2 are moving");
+        assert_eq!(sentence(&job(launching, 2, vec![])), "2 of 2 are moving");
         assert_eq!(sentence(&job(idle, 2, vec![])), "2 of 2 are outside of GPU calls, data.py:4");
         let once = activity(ThreadVerdict::Unknown, Some("cudaFree"), None);
         assert_eq!(sentence(&job(once, 2, vec![])), "2 of 2 are in cudaFree");

@@ -1,7 +1,6 @@
 //! A process: one line about it, and then its threads.
 
 use gpuprobe_analysis::{GpuErrors, GpuStates, ProcessThreads};
-use gpuprobe_event::driver;
 
 use super::StacksOptions;
 use super::job_sentence::rank;
@@ -50,8 +49,7 @@ fn head(out: &mut String, process: &ProcessThreads, gpus: &[ProcessGpu], width: 
 }
 
 fn xid(errors: &GpuErrors) -> String {
-    let known = u32::try_from(errors.xid).ok().and_then(driver::xid);
-    let meaning = known.map(|known| format!(": {}", known.meaning)).unwrap_or_default();
+    let meaning = process_gpus::meaning(errors).map(|meaning| format!(": {meaning}")).unwrap_or_default();
     let times = if errors.count == 1 { String::new() } else { format!(" ({} times)", errors.count) };
     format!("XID {} on GPU {}{meaning}{times}", errors.xid, errors.gpu)
 }

@@ -4,13 +4,14 @@ use gpuprobe_analysis::{
     Activity, CpuShares, DifferingProcess, GpuErrors, GpuStates, Job, LastOperation, ProcessThreads,
     StacksReport, ThreadGroup,
 };
-use gpuprobe_event::{Frame, driver};
+use gpuprobe_event::Frame;
 use serde_json::{Value, json};
 
 use super::job_sentence::sentence;
 use super::process_gpus::{self, ProcessGpu};
 use super::system_calls::{self, Architecture};
 use super::thread_text::open_call;
+use crate::memory_json::seconds;
 
 /// The report as a line of JSON, with its line feed.
 pub fn stacks_json(
@@ -87,12 +88,11 @@ fn gpu(gpu: &ProcessGpu) -> Value {
 }
 
 fn xid(errors: &GpuErrors) -> Value {
-    let known = u32::try_from(errors.xid).ok().and_then(driver::xid);
     json!({
         "gpu": errors.gpu,
         "xid": errors.xid,
         "count": errors.count,
-        "meaning": known.map(|known| known.meaning),
+        "meaning": process_gpus::meaning(errors),
     })
 }
 
@@ -110,6 +110,7 @@ fn group(group: &ThreadGroup, architecture: Architecture) -> Value {
         "tids": group.tids,
         "threads": group.count,
         "name": group.name,
+        "main": group.is_main,
         "verdict": group.verdict,
         "function": group.function,
         "open_call": open_call(group),
@@ -135,8 +136,4 @@ fn frame(frame: &Frame) -> Value {
         "module": frame.module,
         "python": frame.python,
     })
-}
-
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
 }

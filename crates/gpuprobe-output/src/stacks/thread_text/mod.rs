@@ -94,7 +94,7 @@ fn state(group: &ThreadGroup, architecture: Architecture) -> String {
     let mut text = match group.state {
         'R' => "running".to_owned(),
         'S' => "sleeping".to_owned(),
-        'D' => "sleeping, cannot be interrupted".to_owned(),
+        'D' => "sleeping (cannot be interrupted)".to_owned(),
         'T' => "stopped".to_owned(),
         't' => "stopped by a debugger".to_owned(),
         'Z' | 'X' => "exited".to_owned(),
@@ -107,8 +107,7 @@ fn state(group: &ThreadGroup, architecture: Architecture) -> String {
     let channel = group.wait_channel.as_ref().map(|function| printable(function).into_owned());
     let places: Vec<String> = system_call.into_iter().chain(channel).collect();
     if !places.is_empty() {
-        let comma = if text.contains(',') { "," } else { "" };
-        text += &format!("{comma} in {}", places.join(", "));
+        text += &format!(" in {}", places.join(", "));
     }
     text
 }

@@ -51,8 +51,8 @@ fn a_state_has_words() {
         super::state(&ThreadGroup { state, system_call, wait_channel, ..sample() }, Architecture::X86_64)
     };
     assert_eq!(of('S', Some(202), Some("futex_wait_queue")), "sleeping in futex, futex_wait_queue");
-    assert_eq!(of('D', Some(16), None), "sleeping, cannot be interrupted, in ioctl");
-    assert_eq!(of('D', None, None), "sleeping, cannot be interrupted");
+    assert_eq!(of('D', Some(16), None), "sleeping (cannot be interrupted) in ioctl");
+    assert_eq!(of('D', None, None), "sleeping (cannot be interrupted)");
     assert_eq!(of('S', Some(9999), None), "sleeping in system call 9999");
     assert_eq!(of('R', None, None), "running");
     assert_eq!(of('T', None, Some("do_signal_stop")), "stopped in do_signal_stop");
