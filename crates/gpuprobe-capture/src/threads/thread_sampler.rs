@@ -139,7 +139,7 @@ impl ThreadSampler {
         thread.samples.push(sample);
     }
 
-    /// Whether a host had more threads than are read.
+    /// Whether there were more threads than are read.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -170,7 +170,6 @@ impl ThreadSampler {
         let known: HashSet<Tgid> = processes.keys().copied().collect();
         known.iter().for_each(|tgid| self.resolver.forget(*tgid));
         self.rounds = 0;
-        self.is_cut = false;
         processes.into_values().collect()
     }
 }
