@@ -44,7 +44,7 @@ pub use host::open_files::original_file_limit;
 pub use host::privileges::{drop_privileges, drop_privileges_except_for_children, is_privileged};
 pub use host::seccomp::install_seccomp_filter;
 pub use host::support::{Feature, Support, Tier, support};
-pub use host::terminal::terminal_size;
+pub use host::terminal::{ignore_quit_signal, terminal_size};
 pub use host::urgency::Urgent;
 pub use load::collect::Collect;
 pub use load::config::CaptureConfig;

@@ -1,3 +1,4 @@
 //! What the threads of processes wait for.
 
+pub(crate) mod stacks_on_demand;
 pub(crate) mod thread_samples;
