@@ -40,14 +40,14 @@ fn no_process() {
 fn a_hundred_thousand_threads_are_bounded() {
     const THREADS: u32 = 100_000;
     let deep = |tid: u32| ThreadStack {
-        frames: (0..tid % 200).map(|depth| native(&format!("f{}", tid % 700 + depth), "app")).collect(),
+        frames: (0..tid % 9).map(|depth| native(&format!("f{}", tid % 700 + depth), "app")).collect(),
         ..ThreadStack::default()
     };
     let threads = (1..=THREADS).map(|tid| asleep(tid, "t", deep(tid))).collect();
     let process = SampledProcess { tgid: Tgid(1), threads, ..SampledProcess::default() };
     let report = StacksReport::build(vec![process], true);
     let text = stacks(&report, &GpuStates::default(), &OPTIONS);
-    assert!(text.lines().count() < 25_000, "{}", text.lines().count());
+    assert!(text.lines().count() < 2500, "{}", text.lines().count());
     let json = stacks_json(&report, &GpuStates::default(), 0.0, Architecture::X86_64);
     let object: serde_json::Value = serde_json::from_str(&json).unwrap();
     let process = &object["processes"][0];
