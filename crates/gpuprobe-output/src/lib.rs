@@ -38,7 +38,7 @@ pub use cost::cost;
 pub use curve::Strokes;
 pub use filter_text::filter_line;
 pub use http::{Endpoint, HttpError, HttpSettings, Latest, ServerHandle};
-pub use live::{Live, LiveOptions, pending};
+pub use live::{EarlyCall, Live, LiveOptions, early_pending, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};

@@ -145,7 +145,19 @@ fn others(group: &ThreadGroup) -> Option<String> {
     (!tids.is_empty()).then(|| format!("also {word} {}{more}", tids.join(", ")))
 }
 
-fn frames(out: &mut String, frames: &[Frame], width: usize) {
+/// The native frames outside of the outermost Python frame are those of the interpreter, the same in every program: they
+/// are counted.
+fn frames(out: &mut String, all: &[Frame], width: usize) {
+    let python_end = all.iter().rposition(|frame| frame.python).map_or(all.len(), |last| last + 1);
+    let (frames, interpreter) = all.split_at(python_end);
+    some_frames(out, frames, width);
+    if !interpreter.is_empty() {
+        let number = count(interpreter.len() as u64, "native frame", "native frames");
+        line(out, format_args!("      ... {number} of the interpreter"));
+    }
+}
+
+fn some_frames(out: &mut String, frames: &[Frame], width: usize) {
     let is_short = frames.len() <= INNERMOST + OUTERMOST;
     let (innermost, rest) = frames.split_at(if is_short { frames.len() } else { INNERMOST });
     let (left_out, outermost) = rest.split_at(rest.len().saturating_sub(OUTERMOST));

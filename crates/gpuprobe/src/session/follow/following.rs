@@ -72,14 +72,14 @@ impl Following {
             && arrived.contains(&Signal::SIGQUIT)
         {
             arrived.retain(|signal| *signal != Signal::SIGQUIT);
-            let running = self.followed.running();
-            let processes = match self.has_pids {
-                true => running.iter().copied().collect(),
-                false => gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect(),
-            };
-            stacks.request(&mut self.probes.capture, processes);
+            stacks.request(&mut self.probes.capture, processes(self.has_pids.then_some(&self.followed)));
         }
         !arrived.into_iter().any(ends_session)
+    }
+
+    /// The given processes that still run, or all that use GPUs.
+    pub(crate) fn processes(&self) -> Vec<Tgid> {
+        processes(self.has_pids.then_some(&self.followed))
     }
 
     /// Shows stacks at Ctrl-\ instead of ending.
@@ -112,6 +112,13 @@ impl Following {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }
         Ok(losses)
+    }
+}
+
+fn processes(given: Option<&ProcessSet>) -> Vec<Tgid> {
+    match given {
+        Some(given) => given.running().iter().copied().collect(),
+        None => gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect(),
     }
 }
 
