@@ -33,7 +33,7 @@ pub(crate) fn sample(
 }
 
 /// Calls that have not returned, as probes saw them begin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct OpenCalls {
     pub(crate) calls: Vec<Call>,
     /// When they were read, on the clock of their start.
