@@ -136,16 +136,18 @@ pub fn recorded(run: &Run, ledgers: usize) -> (Vec<Value>, Recording) {
     let folder = fixtures::folder();
     let trace = folder.path().join("trace.jsonl");
     let mut talk = Talk::start(&mut run.command(&trace));
-    let (mut printed, mut calls) = (Vec::new(), 0);
+    let mut printed = Vec::new();
     while printed.len() < ledgers {
         let line = talk.json();
         if line["ready"] != true {
             let rows = line["rows"].as_array().map(|rows| rows.len() as u64);
-            calls += rows.unwrap_or_else(|| number(&line["allocations"]));
-            until(PATIENCE, "the trace has all calls", || {
+            let calls = rows.unwrap_or_else(|| number(&line["allocations"]));
+            let pid = format!("\"pid\":{},", pid_of(&line));
+            until(PATIENCE, "the trace has all calls of the process", || {
                 let text = std::fs::read_to_string(&trace).unwrap_or_default();
                 // each allocation of the runtime is one of the driver
-                let written = text.matches("\"cuMemAlloc_v2\"").count() as u64;
+                let is_one = |line: &&str| line.contains("\"cuMemAlloc_v2\"") && line.contains(&pid);
+                let written = text.lines().filter(is_one).count() as u64;
                 (written >= calls || talk.has_exited()).then_some(())
             });
             printed.push(line);
