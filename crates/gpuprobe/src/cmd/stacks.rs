@@ -36,7 +36,7 @@ pub(crate) fn run(args: &StacksArgs) -> Result<u8> {
     }
     let mut snapshot = Snapshot::default();
     if let Some(states) = &states {
-        states.add_to(&mut snapshot, false);
+        states.add_quietly(&mut snapshot, false);
     }
     let report = StacksReport::build(sampled, args.all_threads);
     let architecture = Architecture::OF_HOST;
