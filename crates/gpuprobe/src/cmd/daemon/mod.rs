@@ -139,7 +139,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
     let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
-    Ok(observer.with_gpus(gpus).with_states(states))
+    Ok(observer.with_gpus(gpus).with_states(states).with_pending_calls())
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use gpuprobe_analysis::{
     Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, ProcessCallSites, ProcessTensors, Rules,
-    Snapshot, TensorReport,
+    Snapshot, TensorReport, oldest_calls,
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
@@ -16,6 +16,7 @@ use gpuprobe_output::units::printable;
 use super::gpu_numbering::GpuNumbering;
 use super::gpu_state_poller::GpuStatePoller;
 use super::out_of_memory_notes::OutOfMemoryNotes;
+use super::pending_calls::PendingCalls;
 use super::processes::Processes;
 use super::xid_counts::XidCounts;
 use crate::session::probes::probe_budget::ProbeBudget;
@@ -43,6 +44,8 @@ pub(crate) struct Observer {
     /// GPU errors reported by the NVIDIA kernel module.
     xids: XidCounts,
     out_of_memory_notes: OutOfMemoryNotes,
+    /// Calls that have not returned for long; `None` if they are not shown.
+    pending: Option<PendingCalls>,
 }
 
 impl Observer {
@@ -59,6 +62,7 @@ impl Observer {
             states: None,
             xids: XidCounts::default(),
             out_of_memory_notes: OutOfMemoryNotes::default(),
+            pending: None,
         }
     }
 
@@ -75,6 +79,11 @@ impl Observer {
     /// Adds the state of GPUs to snapshots.
     pub(crate) fn with_states(self, states: Option<GpuStatePoller>) -> Self {
         Self { states, ..self }
+    }
+
+    /// Adds pending calls to snapshots.
+    pub(crate) fn with_pending_calls(self) -> Self {
+        Self { pending: Some(PendingCalls::default()), ..self }
     }
 
     /// Changes the time after which call sites are judged.
@@ -283,6 +292,12 @@ impl Observer {
         snapshot.has_tensors = self.tensors.is_some();
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
+        }
+        if let Some(pending) = &mut self.pending {
+            let calls = pending.read(&self.probes.capture)?;
+            // a clock that was read earlier would make a call younger than it is
+            let now_ns = self.probes.capture.clock().elapsed_ns();
+            snapshot.pending = oldest_calls(calls, self.processes.infos(), now_ns);
         }
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
