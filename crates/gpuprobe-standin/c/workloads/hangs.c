@@ -1,8 +1,8 @@
 /*
- * hangs [THREADS]: prints {"pid","ready"} and waits for a line. One thread then waits for the device, and half a
- * second later all others (default 1) wait for a stream: STANDIN_DELAY makes that last. Prints {"pid","waiting"}, the
- * number of threads, when all have begun, {"pid","calls"} when all have returned, and waits for a line. Leaves
- * left_by_jump() by longjmp, prints {"pid","jumped"}, and waits for another line.
+ * hangs [THREADS]: prints {"pid","ready"} and waits for a line. One thread then waits for the device, and
+ * half a second later all others (default 1) wait for a stream: STANDIN_DELAY makes that last. Prints
+ * {"pid","waiting"}, the number of threads, when all have begun, {"pid","calls"} when all have returned, and
+ * waits for a line. Leaves left_by_jump() by longjmp, prints {"pid","jumped"}, and waits for another line.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -15,10 +15,8 @@
 
 #define STREAM ((void *)0x5000)
 #define MAX_THREADS 4096
-/* calls around left_by_jump(): the stack of main() ends far above them */
-#define DEPTH 100
 
-void left_by_jump(void);
+void left_by_jump(int jumps);
 
 static pthread_t waiting[MAX_THREADS];
 static pthread_barrier_t all_run;
@@ -44,21 +42,21 @@ static void *wait_for(void *stream)
 	return NULL;
 }
 
-__attribute__((noinline)) void left_by_jump(void)
+__attribute__((noinline)) void left_by_jump(int jumps)
 {
-	longjmp(out, 1);
+	if (jumps)
+		longjmp(out, 1);
 }
 
-/* the statement after the inner call prevents a tail call */
-static __attribute__((noinline)) int jump_from(int depth)
+/* a frame so large that the stack of main() ends above it, whatever main() calls later */
+static __attribute__((noinline)) int jump_from_far_below(void)
 {
-	static volatile int returned;
+	volatile char large[1 << 16];
 
-	if (depth)
-		jump_from(depth - 1);
-	else
-		left_by_jump();
-	return ++returned;
+	large[0] = 1;
+	left_by_jump(0);
+	left_by_jump(1);
+	return large[0];
 }
 
 static void say(const char *rest, int number)
@@ -89,7 +87,7 @@ int main(int count, char **words)
 	say("\"calls\":{\"cudaDeviceSynchronize\":1,\"cudaStreamSynchronize\":%d}", threads - 1);
 	getchar();
 	if (!setjmp(out))
-		jump_from(DEPTH);
+		failed |= jump_from_far_below();
 	say("\"jumped\":%d", 1);
 	getchar();
 	return failed;

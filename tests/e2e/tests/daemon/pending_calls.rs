@@ -26,14 +26,15 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(options: &[&str], words: &[&str], delays: &str) -> Self {
+    fn start(options: &[&str], threads: &str, delays: &str) -> Self {
         let folder = fixtures::folder();
         let built = fixtures::standins(Cuda::Cuda12);
         fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "hangs"]);
-        let own = |name: &str| shown(folder.path().join(name));
-        let daemon = Daemon::with(&[options, &["-p", &own("libcuda.so.1"), "-p", &own("hangs")]].concat());
-        let mut command = Command::new(folder.path().join("hangs"));
-        let mut program = Talk::start(command.args(words).env("STANDIN_DELAY", delays));
+        let library = shown(folder.path().join("libcuda.so.1"));
+        let daemon = Daemon::with(&[options, &["-p", &library]].concat());
+        let mut command = Command::new("env");
+        command.arg(format!("STANDIN_DELAY={delays}")).arg(folder.path().join("hangs")).arg(threads);
+        let mut program = Talk::start(&mut command);
         let pid = pid_of(&program.json());
         Self { daemon, program, pid, _folder: folder }
     }
@@ -63,7 +64,7 @@ impl Watched {
 #[bpf_test(tiers(session, multi))]
 fn a_call_that_does_not_return_is_pending_until_it_returns(tier: &str) {
     let delays = "cuStreamSynchronize:6000000";
-    let mut watched = Watched::start(&["--attach", tier], &["2"], delays);
+    let mut watched = Watched::start(&["--attach", tier], "2", delays);
     assert!(watched.pending(&watched.daemon.scrape()).is_empty(), "nothing was called yet");
     let asked = Instant::now();
     watched.program.go_on();
@@ -81,15 +82,15 @@ fn a_call_that_does_not_return_is_pending_until_it_returns(tier: &str) {
 
 #[bpf_test]
 fn of_eight_threads_the_oldest_call_is_shown() {
-    let delays = "cuCtxSynchronize:3000000,cuStreamSynchronize:6000000";
-    let mut watched = Watched::start(&[], &["8"], delays);
+    let delays = "cuCtxSynchronize:6000000,cuStreamSynchronize:12000000";
+    let mut watched = Watched::start(&[], "8", delays);
     watched.program.go_on();
     watched.program.json();
     let oldest = watched.until_pending("cuCtxSynchronize");
-    assert!((1.0..4.0).contains(&oldest), "{oldest} s");
+    assert!(oldest >= 1.0, "{oldest} s is too young to be shown");
     // when it has returned, those that began later are the oldest
     let next = watched.until_pending("cuStreamSynchronize");
-    assert!(next > 3.0 - LATER - 0.1, "{next} s");
+    assert!(next >= 6.0 - LATER - 0.2, "{next} s");
     assert_eq!(watched.program.json()["calls"]["cudaStreamSynchronize"], 7);
     watched.until_none();
 }
@@ -104,14 +105,17 @@ fn hooks_of(folder: &Path) -> String {
 #[bpf_test]
 fn a_call_that_was_left_by_longjmp_is_not_pending() {
     let folder = fixtures::folder();
-    let mut watched =
-        Watched::start(&["--hooks", &hooks_of(folder.path())], &["2"], "cuCtxSynchronize:2000000");
+    let hooks = hooks_of(folder.path());
+    let mut watched = Watched::start(&["--hooks", &hooks], "2", "cuCtxSynchronize:6000000");
     watched.program.go_on();
     watched.program.json();
     watched.until_pending("cuCtxSynchronize");
     watched.program.json();
     watched.program.go_on();
     assert_eq!(watched.program.json()["jumped"], 1);
+    watched.daemon.until(PATIENCE, "the hooked function has returned once", |metrics| {
+        metrics.by("gpuprobe_calls_total", watched.pid, "function").get("left_by_jump") == Some(&1)
+    });
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(3) {
         let found = watched.pending(&watched.daemon.scrape());
