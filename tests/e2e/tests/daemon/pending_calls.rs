@@ -26,15 +26,20 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(options: &[&str], threads: &str, delays: &str) -> Self {
+    /// Starts threads that wait for as long as `delays` says.
+    fn hangs(options: &[&str], threads: &str, delays: &str) -> Self {
+        let files = ["libcuda.so.1", "libcudart.so.12", "hangs"];
+        Self::start(options, &files, delays, |folder| vec![shown(folder.join("hangs")), threads.to_owned()])
+    }
+
+    /// The first of the files is the library that the daemon is told about.
+    fn start(options: &[&str], files: &[&str], delays: &str, command: impl Fn(&Path) -> Vec<String>) -> Self {
         let folder = fixtures::folder();
-        let built = fixtures::standins(Cuda::Cuda12);
-        fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "hangs"]);
-        let library = shown(folder.path().join("libcuda.so.1"));
+        fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), files);
+        let library = shown(folder.path().join(files[0]));
         let daemon = Daemon::with(&[options, &["-p", &library]].concat());
-        let mut command = Command::new("env");
-        command.arg(format!("STANDIN_DELAY={delays}")).arg(folder.path().join("hangs")).arg(threads);
-        let mut program = Talk::start(&mut command);
+        let delays = format!("STANDIN_DELAY={delays}");
+        let mut program = Talk::start(Command::new("env").arg(delays).args(command(folder.path())));
         let pid = pid_of(&program.json());
         Self { daemon, program, pid, _folder: folder }
     }
@@ -64,7 +69,7 @@ impl Watched {
 #[bpf_test(tiers(session, multi))]
 fn a_call_that_does_not_return_is_pending_until_it_returns(tier: &str) {
     let delays = "cuStreamSynchronize:6000000";
-    let mut watched = Watched::start(&["--attach", tier], "2", delays);
+    let mut watched = Watched::hangs(&["--attach", tier], "2", delays);
     assert!(watched.pending(&watched.daemon.scrape()).is_empty(), "nothing was called yet");
     let asked = Instant::now();
     watched.program.go_on();
@@ -83,7 +88,7 @@ fn a_call_that_does_not_return_is_pending_until_it_returns(tier: &str) {
 #[bpf_test]
 fn of_eight_threads_the_oldest_call_is_shown() {
     let delays = "cuCtxSynchronize:6000000,cuStreamSynchronize:12000000";
-    let mut watched = Watched::start(&[], "8", delays);
+    let mut watched = Watched::hangs(&[], "8", delays);
     watched.program.go_on();
     watched.program.json();
     let oldest = watched.until_pending("cuCtxSynchronize");
@@ -106,7 +111,7 @@ fn hooks_of(folder: &Path) -> String {
 fn a_call_that_was_left_by_longjmp_is_not_pending() {
     let folder = fixtures::folder();
     let hooks = hooks_of(folder.path());
-    let mut watched = Watched::start(&["--hooks", &hooks], "2", "cuCtxSynchronize:6000000");
+    let mut watched = Watched::hangs(&["--hooks", &hooks], "2", "cuCtxSynchronize:6000000");
     watched.program.go_on();
     watched.program.json();
     watched.until_pending("cuCtxSynchronize");
@@ -122,4 +127,20 @@ fn a_call_that_was_left_by_longjmp_is_not_pending() {
         assert!(!found.contains_key("left_by_jump"), "{found:?}");
         sleep(Duration::from_millis(100));
     }
+}
+
+/// Ranks wait for each other in functions of NCCL that make and end communicators.
+#[bpf_test]
+fn a_communicator_that_does_not_end_is_pending() {
+    let program = "import ctypes, os, sys\nnccl = ctypes.CDLL(sys.argv[1])\nprint('{\"pid\":%d}' % os.getpid(), flush=True)\n\
+                   sys.stdin.readline()\nnccl.ncclCommDestroy(None)\nprint('{}', flush=True)\nsys.stdin.readline()";
+    let command = |folder: &Path| {
+        let library = shown(folder.join("libnccl.so.2"));
+        ["python3", "-c", program, &library].map(str::to_owned).to_vec()
+    };
+    let mut watched = Watched::start(&[], &["libnccl.so.2"], "ncclCommDestroy:6000000", command);
+    watched.program.go_on();
+    assert!(watched.until_pending("ncclCommDestroy") >= 1.0);
+    watched.program.json();
+    watched.until_none();
 }

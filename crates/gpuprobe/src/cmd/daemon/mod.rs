@@ -51,6 +51,7 @@ pub(crate) const EVERYTHING: &[Class] = &[
     Class::Vmm,
     Class::Context,
     Class::Module,
+    Class::Comm,
 ];
 /// The ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels. A program allocates
 /// thousands of tensors while the first stacks are read.

@@ -22,7 +22,8 @@ pub(crate) enum Selection {
     },
     /// The essential functions, without those that the user excludes.
     Essential { excluded: Vec<Pattern>, follows_gpu_ops: bool },
-    /// What a daemon counts: the CUDA driver's functions of these classes. `named` says that the user named the
+    /// What a daemon counts: the functions of these classes of the CUDA driver, and of NCCL those that make and end
+    /// communicators: ranks wait for each other in them. `named` says that the user named the
     /// classes; if not, `few` selects only the essential functions and those that track live memory. With `failures`,
     /// also the runtime's functions of these classes, for calls that fail before they reach the CUDA driver. Of other
     /// functions that match `entry_counted`, only entries are counted.
@@ -133,7 +134,8 @@ impl Selection {
     fn counts(&self, f: &Function) -> bool {
         let Self::Driver { classes, few, .. } = self else { return false };
         let is_most_useful = ESSENTIAL.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
-        f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || is_most_useful)
+        let is_counted_api = f.api == Api::Driver || (f.api == Api::Nccl && f.class == Class::Comm);
+        is_counted_api && !f.hot && classes.contains(&f.class) && (!few || is_most_useful)
     }
 
     /// Whether `--calls-only` matches a function.
