@@ -32,7 +32,7 @@ impl Watched {
         Self::start(options, &files, delays, |folder| vec![shown(folder.join("hangs")), threads.to_owned()])
     }
 
-    /// The first of the files is the library that the daemon is told about.
+    /// The daemon gets the path of the first of the files.
     fn start(options: &[&str], files: &[&str], delays: &str, command: impl Fn(&Path) -> Vec<String>) -> Self {
         let folder = fixtures::folder();
         fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), files);
