@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use gpuprobe_analysis::{
-    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, ProcessCallSites, ProcessTensors, Rules,
-    Snapshot, TensorReport, oldest_calls,
+    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, OldestCall, ProcessCallSites,
+    ProcessTensors, Rules, Snapshot, TensorReport, oldest_calls,
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
@@ -293,18 +293,29 @@ impl Observer {
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
-        if let Some(pending) = &mut self.pending {
-            let calls = pending.read(&self.probes.capture)?;
-            // a clock that was read earlier would make a call younger than it is
-            let now_ns = self.probes.capture.clock().elapsed_ns();
-            snapshot.pending = oldest_calls(calls, self.processes.infos(), now_ns);
-        }
+        snapshot.pending = self.oldest_calls();
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
         if self.probes.capture.xid_source().is_some() {
             snapshot.gpu_states.xids = self.xids.indexed(&snapshot.gpus);
         }
         Ok(snapshot)
+    }
+
+    /// The oldest pending call of each process. If they cannot be read, everything else is still shown.
+    fn oldest_calls(&mut self) -> Vec<OldestCall> {
+        let Some(pending) = &mut self.pending else { return Vec::new() };
+        match pending.read(&self.probes.capture) {
+            // the clock is read after them, so that no call is shown as younger than it is
+            Ok(calls) => {
+                oldest_calls(calls, self.processes.infos(), self.probes.capture.clock().elapsed_ns())
+            }
+            Err(error) => {
+                note!("gpuprobe: calls that do not return are not shown: {error:#}");
+                self.pending = None;
+                Vec::new()
+            }
+        }
     }
 
     /// Tensors by process, call site and GPU. A call site is suspected only after the ages of its tensors were read.
