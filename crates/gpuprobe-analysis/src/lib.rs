@@ -36,6 +36,7 @@ pub use self::leaks::live_tensors::{GpuTensors, LiveTensors, ProcessTensors, Ten
 pub use self::leaks::{Growth, Judgement, Rules, Verdict};
 pub use self::live::exited::{ExitedProcess, ExitedProcesses, PastProcesses};
 pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
+pub use self::live::pending_calls::{OldestCall, oldest_calls};
 pub use self::live::self_metrics::{Answered, Refused, SelfMetrics, Served};
 pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot};
 pub use self::live::{function_counts, gpu_state, snapshot};

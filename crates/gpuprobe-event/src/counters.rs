@@ -46,6 +46,16 @@ pub struct CallCounts {
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
+/// A call that a thread of a process began long ago and that has not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingCall {
+    pub process: ProcessKey,
+    /// The function of the outermost call.
+    pub function: FunctionId,
+    /// When it began, since the start of the observation.
+    pub start_ns: u64,
+}
+
 /// Ioctls of one command by one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandCounts {

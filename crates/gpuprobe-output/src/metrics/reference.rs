@@ -22,6 +22,10 @@ that executes its own program again, or gets the pid and the name of an exited p
 Such a series is the sum of all of these processes, and moves to the sums by name when the last of them exits, so no
 counter falls while it is served.
 
+`gpuprobe_call_pending_seconds` knows the functions whose entry and return are probed. By default these are the waits,
+copies, launches and allocations of the CUDA driver, and NCCL's functions that make and end communicators. With
+`--memleak`, `--cudatrace` or `--bandwidth-util` there are no waits among them.
+
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
 ";

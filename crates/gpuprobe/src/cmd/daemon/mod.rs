@@ -51,6 +51,7 @@ pub(crate) const EVERYTHING: &[Class] = &[
     Class::Vmm,
     Class::Context,
     Class::Module,
+    Class::Comm,
 ];
 /// The ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels. A program allocates
 /// thousands of tensors while the first stacks are read.
@@ -139,7 +140,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
     let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
-    Ok(observer.with_gpus(gpus).with_states(states))
+    Ok(observer.with_gpus(gpus).with_states(states).with_pending_calls())
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {

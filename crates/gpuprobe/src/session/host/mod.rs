@@ -4,6 +4,7 @@ pub(crate) mod gpu_numbering;
 pub(crate) mod gpu_state_poller;
 pub(crate) mod observer;
 mod out_of_memory_notes;
+pub(crate) mod pending_calls;
 pub(crate) mod processes;
 pub(crate) mod self_metrics;
 mod xid_counts;

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use gpuprobe_analysis::{
-    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, ProcessCallSites, ProcessTensors, Rules,
-    Snapshot, TensorReport,
+    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, OldestCall, ProcessCallSites,
+    ProcessTensors, Rules, Snapshot, TensorReport, oldest_calls,
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
@@ -16,6 +16,7 @@ use gpuprobe_output::units::printable;
 use super::gpu_numbering::GpuNumbering;
 use super::gpu_state_poller::GpuStatePoller;
 use super::out_of_memory_notes::OutOfMemoryNotes;
+use super::pending_calls::PendingCalls;
 use super::processes::Processes;
 use super::xid_counts::XidCounts;
 use crate::session::probes::probe_budget::ProbeBudget;
@@ -43,6 +44,8 @@ pub(crate) struct Observer {
     /// GPU errors reported by the NVIDIA kernel module.
     xids: XidCounts,
     out_of_memory_notes: OutOfMemoryNotes,
+    /// Calls that have not returned for long; `None` if they are not shown.
+    pending: Option<PendingCalls>,
 }
 
 impl Observer {
@@ -59,6 +62,7 @@ impl Observer {
             states: None,
             xids: XidCounts::default(),
             out_of_memory_notes: OutOfMemoryNotes::default(),
+            pending: None,
         }
     }
 
@@ -75,6 +79,11 @@ impl Observer {
     /// Adds the state of GPUs to snapshots.
     pub(crate) fn with_states(self, states: Option<GpuStatePoller>) -> Self {
         Self { states, ..self }
+    }
+
+    /// Adds pending calls to snapshots.
+    pub(crate) fn with_pending_calls(self) -> Self {
+        Self { pending: Some(PendingCalls::default()), ..self }
     }
 
     /// Changes the time after which call sites are judged.
@@ -284,12 +293,29 @@ impl Observer {
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
+        snapshot.pending = self.oldest_calls();
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
         if self.probes.capture.xid_source().is_some() {
             snapshot.gpu_states.xids = self.xids.indexed(&snapshot.gpus);
         }
         Ok(snapshot)
+    }
+
+    /// The oldest pending call of each process. If they cannot be read, everything else is still shown.
+    fn oldest_calls(&mut self) -> Vec<OldestCall> {
+        let Some(pending) = &mut self.pending else { return Vec::new() };
+        match pending.read(&self.probes.capture) {
+            // the clock is read after them, so that no call is shown as younger than it is
+            Ok(calls) => {
+                oldest_calls(calls, self.processes.infos(), self.probes.capture.clock().elapsed_ns())
+            }
+            Err(error) => {
+                note!("gpuprobe: calls that do not return are not shown: {error:#}");
+                self.pending = None;
+                Vec::new()
+            }
+        }
     }
 
     /// Tensors by process, call site and GPU. A call site is suspected only after the ages of its tensors were read.
