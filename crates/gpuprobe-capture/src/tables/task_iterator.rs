@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read};
 
 use gpuprobe_event::counters::PendingCall;
 use gpuprobe_event::{Api, FunctionId, catalogue};
-use libbpf_rs::{Iter, IterOpts, Object};
+use libbpf_rs::{Iter, IterOpts, Link, Object};
 
 use super::process_rows::process_of;
 use crate::error::CaptureError;
@@ -18,15 +18,21 @@ const READ: &str = "read open calls";
 pub(crate) fn read<T: Wire>(object: &Object, name: ProgramName) -> Result<Vec<T>, CaptureError> {
     let program = program_of(object, name)?;
     let link = program.attach_iter_with_opts(IterOpts::None).map_err(CaptureError::bpf(READ))?;
-    let mut iterator = Iter::new(&link).map_err(CaptureError::bpf(READ))?;
+    let bytes = read_bytes(&link, u64::MAX).map_err(CaptureError::bpf(READ))?;
+    Ok(bytes.chunks_exact(size_of::<T>()).map(from_bytes).collect())
+}
+
+/// What an iterator writes, at most so many bytes of it.
+pub(crate) fn read_bytes(link: &Link, most: u64) -> Result<Vec<u8>, libbpf_rs::Error> {
+    let mut iterator = Iter::new(link)?.take(most);
     let mut bytes = Vec::new();
     // the Linux kernel interrupts a read after a million threads without a record
     while let Err(error) = iterator.read_to_end(&mut bytes) {
         if error.kind() != ErrorKind::WouldBlock {
-            return Err(CaptureError::Bpf { what: READ, source: error.into() });
+            return Err(error.into());
         }
     }
-    Ok(bytes.chunks_exact(size_of::<T>()).map(from_bytes).collect())
+    Ok(bytes)
 }
 
 /// The outermost call of every thread, if it is pending. What the Linux kernel runs outside of a library call does not
