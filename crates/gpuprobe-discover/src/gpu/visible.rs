@@ -10,8 +10,9 @@ use std::path::Path;
 
 use gpuprobe_event::{GpuNumbers, HostGpu, Identity, Uuid};
 
+use super::gpu_processes::NVIDIA_MAJOR;
 use crate::access;
-use crate::process::{NVIDIA_MAJOR, current_environment};
+use crate::process::current_environment;
 
 /// The most bytes of an environment that are read: more than the Linux kernel allows by default.
 const ENVIRONMENT_LIMIT: u64 = 16 << 20;

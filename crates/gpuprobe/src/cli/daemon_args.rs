@@ -45,7 +45,7 @@ pub(crate) struct DaemonArgs {
     /// each GPU. Costs some microseconds for each tensor
     #[arg(long)]
     pub(crate) tensors: bool,
-    /// Also show on /api/stacks what the threads of GPU processes wait for: whoever may read the metrics sees their stacks
+    /// Also show on /api/stacks what the threads of GPU processes wait for, to everyone who may read the metrics
     #[arg(long)]
     pub(crate) stacks: bool,
     /// CUDA kernel launches

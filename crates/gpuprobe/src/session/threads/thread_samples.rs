@@ -12,8 +12,6 @@ use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, pod_of, rank_of
 use gpuprobe_event::{Call, Container, Tgid};
 
 const PROC: &str = "/proc";
-/// How often to look: enough to tell whether a thread moves.
-pub(crate) const DEFAULT_SAMPLES: u32 = 5;
 /// The time between two samples.
 const BETWEEN: Duration = Duration::from_millis(250);
 

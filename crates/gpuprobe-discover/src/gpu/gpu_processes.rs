@@ -6,20 +6,19 @@ use std::path::Path;
 
 use gpuprobe_event::Api;
 
-use super::mapped_file::read_maps;
-use super::maps::executable_files;
 use crate::access;
 use crate::library::Names;
+use crate::process::{executable_files, read_maps};
 
 /// The major number of the device files of GPUs.
-pub(crate) const NVIDIA_MAJOR: u64 = 195;
+pub(super) const NVIDIA_MAJOR: u64 = 195;
 /// From this minor number on they are no GPUs: `nvidiactl`, `nvidia-modeset`.
 const CONTROL_MINOR: u32 = 254;
 /// The most open files of a process that are examined.
 const FILES_LIMIT: usize = 1 << 16;
 /// The most bytes of an environment that are read: more than the Linux kernel allows by default.
 const ENVIRONMENT_LIMIT: u64 = 16 << 20;
-/// The environment variables that have the number of a process in its job, the most telling first.
+/// The environment variables that have the number of a process in its job; the first that is set counts.
 const RANKS: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"];
 
 /// The processes that use GPUs, in ascending order. Those that may not be examined are omitted.
