@@ -42,7 +42,6 @@ impl ThreadIterator {
         // the object has few of its maps, so their positions are not those of the names
         let map = object.maps().find(|map| map.name() == name).ok_or(CaptureError::NotLoaded(name))?;
         let processes = MapHandle::try_from(&map).map_err(CaptureError::bpf(READ))?;
-        drop(map);
         Ok(Self { link, processes, chosen: Vec::new(), _object: object })
     }
 

@@ -5,7 +5,7 @@ pub(super) const TOP: &str = "Examples:
   sudo gpuprobe run -- python train.py   record its CUDA calls, print a summary
   sudo gpuprobe trace -d PID             CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app          live GPU memory by source line; leaks
-  sudo gpuprobe stacks                   what a job that hangs waits for, and where
+  sudo gpuprobe stacks                   what a job that hangs waits for
   sudo gpuprobe doctor                   what this machine supports, and lacks";
 
 pub(super) const TOP_AFTER: &str = "`gpuprobe COMMAND --help` shows the options of a command, with examples.

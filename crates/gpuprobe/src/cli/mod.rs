@@ -79,7 +79,7 @@ pub(crate) enum Command {
     /// Print the summary of a recorded trace again, or show it as a page
     #[command(after_help = examples::REPORT)]
     Report(ReportArgs),
-    /// Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams
+    /// Show a recorded trace as rows of characters: what threads did, and operations on streams
     #[command(after_help = examples::TIMELINE)]
     Timeline(TimelineArgs),
     /// Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ

@@ -31,7 +31,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "record" -d 'Recor
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "trace" -d 'Show CUDA calls as they happen, with arguments, results and durations'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "convert" -d 'Convert a trace to a file for Perfetto, chrome://tracing, speedscope or a flame graph'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "report" -d 'Print the summary of a recorded trace again, or show it as a page'
-complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "timeline" -d 'Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "timeline" -d 'Show a recorded trace as rows of characters: what threads did, and operations on streams'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "diff" -d 'Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "memory" -d 'Show live GPU memory by process and source line, and what grows'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "stacks" -d 'Show what the threads of GPU processes wait for, and which of them are stuck'
