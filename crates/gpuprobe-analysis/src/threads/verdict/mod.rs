@@ -37,7 +37,8 @@ impl ThreadVerdict {
 
     pub(super) fn of(thread: &SampledThread) -> Self {
         let mut samples: Vec<&ThreadSample> = thread.samples.iter().filter(|s| is_readable(s)).collect();
-        if samples.is_empty() {
+        let has_call = samples.iter().any(|sample| call_of(&sample.stack).is_some());
+        if samples.len() < 2 && !has_call {
             samples = thread.samples.iter().collect();
         }
         if samples.len() < 2 {
