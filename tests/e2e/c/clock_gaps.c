@@ -89,7 +89,8 @@ int main(void)
 		waited = waited_now;
 		longest = pause > longest ? pause : longest;
 		pauses += pause > PAUSE_NS;
-		if (poll(&input, 1, 0) == 0)
+		/* a signal interrupts it */
+		if (poll(&input, 1, 0) != 1)
 			continue;
 		if (read(0, line, sizeof(line)) <= 0)
 			return 0;

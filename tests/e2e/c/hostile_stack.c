@@ -58,13 +58,14 @@ static void *sleep_for_ever(void *address)
 	return NULL;
 }
 
-static void *wait_overwritten(void *unused)
+static void *wait_overwritten(void *bytes)
 {
-	/* below this frame is that of the call; above it, the begin of the thread */
-	overwritten_from = (uintptr_t)__builtin_frame_address(0) - 256;
-	__atomic_store_n(&overwritten_to, overwritten_from + 512, __ATOMIC_RELEASE);
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+
+	overwritten_from = frame - (uintptr_t)bytes;
+	__atomic_store_n(&overwritten_to, frame + 256, __ATOMIC_RELEASE);
 	cuStreamSynchronize(NULL);
-	return unused;
+	return bytes;
 }
 
 static void *change(void *unused)
