@@ -87,10 +87,8 @@ static void overwrite(void)
 
 	while (!(to = __atomic_load_n(&overwritten_to, __ATOMIC_ACQUIRE)))
 		;
-	usleep(100000);
-	for (;;)
-		for (uintptr_t at = overwritten_from; at < to; at += 8)
-			*(volatile uint64_t *)at = random_word();
+	for (uintptr_t at = overwritten_from; at < to; at += 8)
+		*(volatile uint64_t *)at = random_word();
 }
 
 int main(int argc, char **argv)
@@ -110,10 +108,13 @@ int main(int argc, char **argv)
 	pthread_attr_setstacksize(&large, STACK_BYTES);
 	if (!run || pthread_create(&thread, &large, run, address))
 		return 1;
+	/* until it waits */
 	usleep(200000);
+	if (run == wait_overwritten)
+		overwrite();
 	printf("%d\n", getpid());
 	fflush(stdout);
-	if (!strcmp(mode, "overwritten"))
+	while (run == wait_overwritten)
 		overwrite();
 	for (;;)
 		pause();
