@@ -95,10 +95,14 @@ pub fn runtime() -> PathBuf {
     fixtures::standins(Cuda::Cuda12).library(Library::Runtime(Cuda::Cuda12))
 }
 
-/// The arguments of an interpreter that runs one of the scripts. No bytecode is written next to it.
-pub fn arguments(script: &str, runtime: &Path, args: &[&str]) -> Vec<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
-    let own = ["-I".to_owned(), "-B".to_owned(), shown(script), shown(runtime)];
+/// The path of one of the scripts.
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name)
+}
+
+/// The arguments of an interpreter that runs one of the scripts with a stand-in library. No bytecode is written next to it.
+pub fn arguments(script: &str, library: &Path, args: &[&str]) -> Vec<String> {
+    let own = ["-I".to_owned(), "-B".to_owned(), shown(self::script(script)), shown(library)];
     own.into_iter().chain(args.iter().map(|arg| (*arg).to_owned())).collect()
 }
 

@@ -91,10 +91,10 @@ pub(crate) enum Command {
     /// Show what the threads of GPU processes wait for, and which of them are stuck
     #[command(after_help = examples::STACKS)]
     Stacks(StacksArgs),
-    /// Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)
+    /// Watch every CUDA process of the host: counts, live memory, metrics
     #[command(after_help = examples::DAEMON)]
     Daemon(DaemonArgs),
-    /// List the functions that can be traced, with their signatures; those found on this host are marked
+    /// List the functions that can be traced, with their signatures
     #[command(after_help = examples::LIST)]
     List(ListArgs),
     /// Report what this machine supports: Linux kernel, privileges, libraries
