@@ -7,4 +7,5 @@ mod classic;
 mod host_gpus;
 mod memory_command;
 mod memory_rules;
+mod out_of_memory;
 mod tensors;

@@ -1,5 +1,6 @@
 //! The state of the host at one moment: observed processes, their counters and live memory, and the GPUs.
 
+pub(crate) mod error_gpus;
 pub(crate) mod gpu_numbering;
 pub(crate) mod gpu_state_poller;
 pub(crate) mod observer;

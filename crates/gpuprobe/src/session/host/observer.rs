@@ -10,7 +10,7 @@ use gpuprobe_analysis::{
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
-use gpuprobe_event::{Class, Event, Gpu, LossCause, Losses, SiteId};
+use gpuprobe_event::{Class, Event, LossCause, Losses, SiteId};
 use gpuprobe_output::units::printable;
 
 use super::gpu_numbering::GpuNumbering;
@@ -146,9 +146,7 @@ impl Observer {
         let Some(noted) = self.out_of_memory_notes.take(&mut errors) else { return Ok(()) };
         let snapshot = self.snapshot(&Losses::default(), &[])?;
         for mut error in errors {
-            let info = self.processes.infos().iter().find(|(key, _)| key.tgid == error.tgid);
-            let gpu = error.gpu.zip(info).map(|(number, (_, info))| info.gpus.of(number));
-            if let Some(Gpu::Host(gpu)) = gpu {
+            if let Some(gpu) = error.gpu.and_then(|gpu| self.processes.host_gpu(error.tgid, gpu)) {
                 snapshot.gpu_states.complete(&mut error, gpu);
             }
             note!("gpuprobe: {}", printable(&gpuprobe_output::out_of_memory_line(&error)));

@@ -16,6 +16,7 @@ use gpuprobe_output::{SummaryOptions, summary};
 
 use super::verification::Verification;
 use crate::cli::{MaxSize, RecordingArgs};
+use crate::session::host::error_gpus::ErrorGpus;
 use crate::session::host::processes::Processes;
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
@@ -68,6 +69,8 @@ pub(crate) struct Recording {
     options: SummaryOptions,
     verification: Option<Verification>,
     processes: Processes,
+    /// For out-of-memory errors, which come with tensors.
+    error_gpus: Option<ErrorGpus>,
     progress: Progress,
     /// Compression is suggested once, when the trace becomes large.
     suggests_compression: bool,
@@ -90,14 +93,22 @@ impl Recording {
             options: args.summary.options(std::io::stderr()),
             verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
+            error_gpus: args
+                .tensors
+                .then(|| ErrorGpus::start(&args.nvml, args.attach.verbose))
+                .transpose()?
+                .flatten(),
             progress: Progress::new(args.quiet),
             suggests_compression: !args.quiet,
             calls: 0,
         })
     }
 
-    pub(crate) fn take(&mut self, batch: Batch, probes: &Probes) -> Result<()> {
-        self.processes.take(&batch, probes.capture.clock().elapsed_ns());
+    pub(crate) fn take(&mut self, mut batch: Batch, probes: &Probes) -> Result<()> {
+        match &mut self.error_gpus {
+            Some(gpus) => gpus.take(&mut batch, &mut self.processes, &probes.capture)?,
+            None => self.processes.take(&batch, probes.capture.clock().elapsed_ns()),
+        }
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
             self.trace.event(&event, || self.summary.live_memory_events());
