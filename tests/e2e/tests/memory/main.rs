@@ -1,6 +1,7 @@
 //! Memory: what is live, on which GPU, and where it was allocated.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod async_tensors;
 mod call_sites;
 mod call_sites_of_commands;
 mod classic;

@@ -53,8 +53,8 @@ fn the_gpu_and_its_other_processes_are_in_the_trace_and_in_both_reports() {
         assert_eq!(error.free_bytes, is_read.then_some(FREE), "{}", run.stderr);
         assert_eq!(others, if is_read { &expected[..] } else { &[] });
         let html = shown(at("t.html"));
-        let report = finish(&mut gpuprobe(&["report", &trace, "--html", &html]));
-        assert_eq!(report.status, 0, "{}", report.stderr);
+        assert_eq!(finish(&mut gpuprobe(&["report", &trace, "--html", &html])).status, 0);
+        let report = finish(&mut gpuprobe(&["report", &trace]));
         let page = std::fs::read_to_string(html).unwrap();
         for text in [&run.stderr, &report.stdout, &page] {
             assert_eq!(text.contains("77.0 GiB were free"), is_read, "{text}");

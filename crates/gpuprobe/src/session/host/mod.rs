@@ -7,4 +7,5 @@ pub(crate) mod observer;
 mod out_of_memory_notes;
 pub(crate) mod processes;
 pub(crate) mod self_metrics;
+pub(crate) mod tensor_reader;
 mod xid_counts;

@@ -17,6 +17,7 @@ use super::gpu_numbering::GpuNumbering;
 use super::gpu_state_poller::GpuStatePoller;
 use super::out_of_memory_notes::OutOfMemoryNotes;
 use super::processes::Processes;
+use super::tensor_reader::TensorReader;
 use super::xid_counts::XidCounts;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
@@ -34,6 +35,7 @@ pub(crate) struct Observer {
     live_memory: Option<LiveMemory>,
     /// Tensors by call site and GPU; `None` if they are not shown.
     tensors: Option<LiveTensors>,
+    tensor_reader: TensorReader,
     /// Call sites to be symbolized, the most urgent last.
     unnamed_sites: Vec<SiteId>,
     /// The host's numbers of the GPUs of processes.
@@ -54,6 +56,7 @@ impl Observer {
             processes,
             live_memory,
             tensors: None,
+            tensor_reader: TensorReader::default(),
             unnamed_sites: Vec::new(),
             gpus: None,
             states: None,
@@ -121,7 +124,7 @@ impl Observer {
         // reading the rows removes what was live at exit
         let keeps_exited = self.each_live_memory().any(|live_memory| live_memory.keeps_exited());
         if keeps_exited && self.processes.rows_are_due() {
-            self.sample()?;
+            self.sample_all()?;
             self.name_all();
             self.read_ages()?;
         }
@@ -160,15 +163,29 @@ impl Observer {
         Ok(())
     }
 
-    /// Samples live memory and tensors by call site.
+    /// Samples live memory and tensors by call site. Fragmentation may be a little older.
     pub(crate) fn sample(&mut self) -> Result<()> {
+        self.sample_with(false)
+    }
+
+    /// The same with fragmentation at this moment.
+    fn sample_all(&mut self) -> Result<()> {
+        self.sample_with(true)
+    }
+
+    fn sample_with(&mut self, fragmentation_is_needed: bool) -> Result<()> {
         let now_ns = self.now_ns();
         if let Some(live_memory) = &mut self.live_memory {
             let rows = self.probes.capture.sites()?;
             live_memory.feed(&rows, self.processes.infos(), now_ns);
         }
         if let Some(tensors) = &mut self.tensors {
-            let (sites, gpus) = (self.probes.capture.tensor_sites()?, self.probes.capture.tensors()?);
+            let capture = &self.probes.capture;
+            let fragmentation = self.tensor_reader.fragmentation(capture, fragmentation_is_needed)?;
+            let (sites, gpus) = self.tensor_reader.rows(capture)?;
+            if let Some(fragmentation) = fragmentation {
+                tensors.set_fragmentation(&gpus, &fragmentation);
+            }
             tensors.feed(&sites, &gpus, self.processes.infos(), now_ns);
         }
         let unnamed = self.each_live_memory().flat_map(|live_memory| live_memory.unnamed());
@@ -204,7 +221,7 @@ impl Observer {
         let Some(tensors) = &mut self.tensors else { return Ok(()) };
         let capture = &self.probes.capture;
         let clock = capture.clock();
-        tensors.call_sites.set_ages(&capture.live_tensors()?, |ns| clock.since_start(ns));
+        tensors.call_sites.set_ages(&self.tensor_reader.live(capture)?, |ns| clock.since_start(ns));
         Ok(())
     }
 
@@ -217,7 +234,7 @@ impl Observer {
 
     /// Live memory by process and call site, with stacks and ages.
     pub(crate) fn memory(&mut self, more_lost: &Losses) -> Result<MemoryReport> {
-        self.sample()?;
+        self.sample_all()?;
         self.name_all();
         self.read_ages()?;
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
