@@ -101,7 +101,8 @@ fn allocations_of_the_backend_are_its_tensors() {
         program.go_on();
         let printed = program.json();
         let live = number(&printed["live"]["remember"]);
-        let expected = (by_gpu(&printed), BTreeMap::from([("allocate (train.py:10)".to_owned(), live)]));
+        let site = "allocate (train.py:10) < remember (train.py:13)".to_owned();
+        let expected = (by_gpu(&printed), BTreeMap::from([(site, live)]));
         watching.until("the tensors of the program", |report| {
             (reported(report, pid).as_ref() == Some(&expected)).then_some(())
         });
