@@ -30,8 +30,8 @@ static __always_inline __u64 process_and_site(__u32 tgid, __u32 site)
 }
 
 /*
- * Changes the counters of a site. `how` is a site_change and, above it, the kind of memory. Returns the site to store with the memory: GP_NO_SITE_ROW if there was no
- * room for a row.
+ * Changes the counters of a site. `how` is a site_change and, above it, the kind of memory. Returns the site
+ * to store with the memory: GP_NO_SITE_ROW if there was no room for a row.
  */
 GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 how)
 {
