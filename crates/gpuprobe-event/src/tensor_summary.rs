@@ -72,8 +72,8 @@ impl TensorUse {
         Some(self.reserved_bytes?.saturating_sub(self.in_use_bytes))
     }
 
-    /// What the GPU cannot be used for by others, as far as it is known.
-    fn held_bytes(&self) -> u64 {
+    /// What is reserved or, if that is not known, in use.
+    fn known_bytes(&self) -> u64 {
         self.reserved_bytes.unwrap_or(self.in_use_bytes)
     }
 }
@@ -84,7 +84,7 @@ impl TensorSummary {
 
     /// From these rows in any order.
     pub fn new(mut gpus: Vec<TensorUse>, by_site: MemoryBySite) -> Self {
-        gpus.sort_by_key(|of| (Reverse(of.held_bytes()), of.pid, of.gpu));
+        gpus.sort_by_key(|of| (Reverse(of.known_bytes()), of.pid, of.gpu));
         gpus.truncate(Self::MOST_ROWS);
         Self { gpus, by_site }
     }

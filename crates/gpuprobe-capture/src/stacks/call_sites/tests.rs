@@ -34,6 +34,7 @@ fn row(number: u32, allocations: u64, live: u64) -> SiteRow {
         live_allocations: live,
         allocations,
         allocated_bytes: 100 * allocations,
+        ..gp_site::default()
     };
     SiteRow { process: PROCESS, number, gpu: Some(0), kind: SiteKind::OtherMemory, has_exited: false, counts }
 }
