@@ -7,6 +7,7 @@ mod mapped_file;
 mod maps;
 mod pods;
 mod process_memory;
+mod torch_backend;
 
 pub use container::{container_named, container_of};
 pub(crate) use environ::current as current_environment;
@@ -16,3 +17,4 @@ pub use maps::offset_in_file;
 pub(crate) use maps::{CodeRange, MappedFile, Mapping, code_ranges, executable_files, mapping_of};
 pub use pods::{CONTAINER_LOGS, pod_of};
 pub use process_memory::{Memory, ProcessMemory};
+pub use torch_backend::uses_cuda_malloc_async;

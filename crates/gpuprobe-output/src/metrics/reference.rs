@@ -98,6 +98,10 @@ const LABELS: &[(&str, &str)] = &[
     ),
     ("severity", "Whether an error was corrected."),
     ("site", "The call site: function and line, and the caller if that is ambiguous; `other` is the rest."),
+    (
+        "source",
+        "Where the figures of tensors come from: `reports` of the framework, or `cudaMallocAsync` if each tensor is one allocation by it.",
+    ),
     ("state", "`attached`, or `skipped` if a function has no probe."),
     ("uuid", "The UUID of the GPU, which does not change with its number."),
     ("version", "The version of gpuprobe."),

@@ -29,6 +29,15 @@ pub(crate) struct NvmlArgs {
     pub(crate) nvml: OsString,
 }
 
+impl Default for NvmlArgs {
+    fn default() -> Self {
+        Self {
+            driver_folder: gpuprobe_discover::NVIDIA_PROC_FOLDER.into(),
+            nvml: gpuprobe_capture::NVML_LIBRARY.into(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct DaemonArgs {
     /// Settings file: any of these options by its long name, such as `display_interval = 0`; options on the command

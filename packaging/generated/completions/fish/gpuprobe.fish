@@ -48,6 +48,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
@@ -73,6 +75,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-siz
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
