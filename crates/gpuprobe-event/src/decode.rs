@@ -43,9 +43,12 @@ pub struct OutRead {
     pub bytes: u8,
 }
 
-/// The values to read when the call returns: first the address of an allocation, then its pitch; for hooked functions
-/// then their other out arguments, and their status last.
+/// The values to read when the call returns: first the address of an allocation, then its pitch; then other out
+/// arguments, and the status of hooked functions last.
 pub fn out_reads(f: &Function) -> Vec<OutRead> {
+    if let Some(arg) = made_list(f) {
+        return [0, 8, 16, 24].map(|offset| OutRead { arg, offset, bytes: 8 }).into();
+    }
     if let Some(arg) = f.roles.pitched_out {
         // cudaPitchedPtr: the address, then the pitch
         return vec![OutRead { arg, offset: 0, bytes: 8 }, OutRead { arg, offset: 8, bytes: 8 }];
@@ -108,7 +111,9 @@ pub fn stack_words(f: &Function) -> usize {
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
     let mut values: Vec<_> = args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect();
-    if args.iter().any(|arg| arg.out.is_some()) {
+    if made_list(f).is_some() {
+        show_made_list(f, words, &mut values);
+    } else if args.iter().any(|arg| arg.out.is_some()) {
         show_outs(f, args, words, &mut values);
     }
     if let Some((_, value)) = text_arg(f).and_then(|position| values.get_mut(usize::from(position))) {
@@ -131,6 +136,25 @@ fn show_outs(f: &Function, args: &[Arg], words: &Words<'_>, values: &mut [(Name,
     }
 }
 
+/// The argument that is a list of handles which the call makes.
+fn made_list(f: &Function) -> Option<u8> {
+    f.roles.made.filter(|_| f.roles.count.is_some())
+}
+
+/// Replaces the pointer to a list of handles by its first entries, by their position. If nothing was read the pointer
+/// stays.
+fn show_made_list(f: &Function, words: &Words<'_>, values: &mut [(Name, Value)]) {
+    const POSITIONS: [&str; MAX_OUTS] = ["0", "1", "2", "3"];
+    let count = argument_number(f, f.roles.count, words).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+    let entries = POSITIONS.into_iter().zip(words.outs).take(count);
+    let entries: Vec<_> =
+        entries.map_while(|(at, word)| Some((Cow::Borrowed(at), Value::Hex(word?)))).collect();
+    let list = f.roles.made.and_then(|list| values.get_mut(usize::from(list)));
+    if let Some((_, value)) = list.filter(|_| !entries.is_empty()) {
+        *value = Value::Struct(entries);
+    }
+}
+
 /// The copied text. It is untrusted.
 fn text(words: &Words<'_>) -> Option<String> {
     let end = words.pointee.iter().position(|b| *b == 0)?;
@@ -142,6 +166,9 @@ fn text(words: &Words<'_>) -> Option<String> {
 }
 
 fn argument(arg: &Arg, words: &Words<'_>) -> Value {
+    if arg.ty == "ncclUniqueId" {
+        return unique_id(arg, words).map_or(Value::Unread, Value::Hex);
+    }
     match (arg.kind, passed(arg, words)) {
         (ArgKind::Struct { layout: Some(layout), bytes }, Some(passed)) => {
             let all = in_memory(passed);
@@ -150,6 +177,18 @@ fn argument(arg: &Arg, words: &Words<'_>) -> Value {
         (kind, Some([first, ..])) => scalar(kind, Number { word: *first, bytes: kind.bytes() }),
         (_, Some([]) | None) => Value::Unread,
     }
+}
+
+/// The hash of a unique id of NCCL, by which NCCL's log and its RAS service name the communicator. An id is longer than
+/// what is copied of the stack, but NCCL uses less than half of it and sets the rest to 0.
+fn unique_id(arg: &Arg, words: &Words<'_>) -> Option<u64> {
+    let ArgLoc::Stack { offset, bytes } = arg.loc() else { return None };
+    let copied = words.stack.get(usize::from(offset / 8)..).filter(|copied| !copied.is_empty())?;
+    let copied = copied.iter().flat_map(|word| word.to_le_bytes());
+    let id = copied.chain(std::iter::repeat(0)).take(usize::from(bytes));
+    // as NCCL computes it, with bytes as signed numbers
+    let add = |hash: u64, byte: u8| hash.wrapping_mul(33) ^ i64::from(byte.cast_signed()).cast_unsigned();
+    Some(id.fold(5381, add))
 }
 
 /// The words in which an argument was passed.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::RwLock;
 
 use super::roles::{Class, Roles};
-use super::types::Types;
+use super::types::{ArgKind, Types};
 use super::{Api, Arg, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
 use crate::ids::FunctionId;
 use crate::table::{in_ranges, lines};
@@ -68,7 +68,7 @@ pub(crate) fn parse_function(
     let mut columns = line.split(" | ");
     let (name, versions) = (columns.next()?, columns.next()?);
     let (result_type, args) = (columns.next()?, columns.next()?);
-    let args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
+    let mut args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
     let base = base_name(name);
     let default_class = match api {
         Api::Nvml => Class::Nvml,
@@ -77,6 +77,10 @@ pub(crate) fn parse_function(
     };
     let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
     let roles = Roles::resolve(words, args.as_deref().unwrap_or_default());
+    let made = args.as_mut().zip(roles.made).and_then(|(args, made)| args.get_mut(usize::from(made)));
+    if let Some(made) = made {
+        made.out = Some(ArgKind::Handle);
+    }
     Some(Function {
         id,
         api,

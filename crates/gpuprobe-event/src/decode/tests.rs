@@ -151,3 +151,36 @@ fn out_pointers_are_read_at_their_width() {
     assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMallocPitch")), [read(0, 0, 8), read(1, 0, 8)]);
     assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMalloc3D")), [read(0, 0, 8), read(0, 8, 8)]);
 }
+
+#[test]
+fn a_new_communicator_shows_its_handle_and_the_hash_of_its_id() {
+    let f = function(Api::Nccl, 12, "ncclCommInitRank");
+    assert_eq!((stack_words(f), out_reads(f)), (12, vec![OutRead { arg: 0, offset: 0, bytes: 8 }]));
+    let outs = [Some(0x5b00), None, None, None];
+    // the first bytes of an id: 1, 2, 0xff
+    let mut stack = [0; MAX_STACK_WORDS];
+    stack[0] = 0x00ff_0201;
+    let words = Words { registers: &[0x7f00, 8, 3, 0, 0, 0], stack: &stack, outs, ..Words::default() };
+    let args = show(f, &words);
+    assert_eq!((&args[0].1, &args[1].1, &args[3].1), (&Value::Hex(0x5b00), &Value::Int(8), &Value::Int(3)));
+    let mut hash = ((5381_u64 * 33) ^ 1).wrapping_mul(33) ^ 2;
+    hash = hash.wrapping_mul(33) ^ u64::MAX;
+    (3..128).for_each(|_| hash = hash.wrapping_mul(33));
+    assert_eq!(args[2].1, Value::Hex(hash));
+    let args = show(f, &Words { stack: &[], outs: [None; 4], ..words });
+    assert_eq!((&args[0].1, &args[2].1), (&Value::Hex(0x7f00), &Value::Unread));
+}
+
+#[test]
+fn communicators_of_one_process_are_shown_by_rank() {
+    let f = function(Api::Nccl, 12, "ncclCommInitAll");
+    let outs = [Some(0xa0), Some(0xb0), Some(0xc0), Some(0xd0)];
+    let shown = |registers: &[u64], outs| show(f, &Words { registers, outs, ..Words::default() }).remove(0).1;
+    let list = |entries: &[(&'static str, u64)]| {
+        Value::Struct(entries.iter().map(|(at, n)| (Cow::Borrowed(*at), Value::Hex(*n))).collect())
+    };
+    assert_eq!(shown(&[0x7f00, 2, 0], outs), list(&[("0", 0xa0), ("1", 0xb0)]));
+    assert_eq!(shown(&[0x7f00, 8, 0], outs).clone(), list(&[("0", 0xa0), ("1", 0xb0), ("2", 0xc0), ("3", 0xd0)]));
+    assert_eq!(shown(&[0x7f00, 8, 0], [None; 4]), Value::Hex(0x7f00));
+    assert_eq!(shown(&[0x7f00, 0, 0], outs), Value::Hex(0x7f00));
+}
