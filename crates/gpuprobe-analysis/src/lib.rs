@@ -41,6 +41,9 @@ pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot}
 pub use self::live::{function_counts, gpu_state, snapshot};
 pub use self::process_info::ProcessInfo;
 pub use self::recording::call_errors::ErrorCount;
+pub use self::recording::collectives::{
+    Behind, Collective, CollectiveAccount, Collectives, Communicator, Comparison, Differing, Rank,
+};
 pub use self::recording::diff::{Difference, Figure, RecordingFigures, differences};
 pub use self::recording::event_filter::{EventFilter, Filtered, FunctionPattern, KernelPattern};
 pub use self::recording::functions::FunctionSummary;
