@@ -175,6 +175,7 @@ impl Builder {
         for name in driver_workloads.into_iter().chain(["paced", "spurt", "vmm"]) {
             self.workload(name, &[name], Link::Driver)?;
         }
+        self.workload("collectives", &["collectives"], Link::Nccl)?;
         self.workload("callers", &["callers"], Link::Both)?;
         self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("rare_call", &["rare_call"], Link::Runtime)?;
@@ -334,6 +335,7 @@ impl Builder {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
             Link::Driver => drop(cc.arg(self.driver_path())),
+            Link::Nccl => drop(cc.arg(self.dir.join(Library::Nccl.soname()))),
             // also for programs that look functions up by name and so have no references to either library
             Link::Both => {
                 cc.arg("-Wl,--no-as-needed").arg(self.runtime_path()).arg(self.driver_path());
@@ -372,6 +374,7 @@ enum Link {
     Renamed,
     Static,
     Driver,
+    Nccl,
     /// The runtime and the driver.
     Both,
 }

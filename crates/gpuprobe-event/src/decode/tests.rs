@@ -180,7 +180,10 @@ fn communicators_of_one_process_are_shown_by_rank() {
         Value::Struct(entries.iter().map(|(at, n)| (Cow::Borrowed(*at), Value::Hex(*n))).collect())
     };
     assert_eq!(shown(&[0x7f00, 2, 0], outs), list(&[("0", 0xa0), ("1", 0xb0)]));
-    assert_eq!(shown(&[0x7f00, 8, 0], outs).clone(), list(&[("0", 0xa0), ("1", 0xb0), ("2", 0xc0), ("3", 0xd0)]));
+    assert_eq!(
+        shown(&[0x7f00, 8, 0], outs).clone(),
+        list(&[("0", 0xa0), ("1", 0xb0), ("2", 0xc0), ("3", 0xd0)])
+    );
     assert_eq!(shown(&[0x7f00, 8, 0], [None; 4]), Value::Hex(0x7f00));
     assert_eq!(shown(&[0x7f00, 0, 0], outs), Value::Hex(0x7f00));
 }
