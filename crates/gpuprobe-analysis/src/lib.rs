@@ -62,6 +62,12 @@ pub use self::recording::{
 pub use self::stats::buckets::Bound;
 pub use self::stats::loss_counts::LossCount;
 pub use self::stats::{bins, buckets, distribution, flame, trend};
+pub use self::threads::sample::{
+    GpuCall, LastOperation, Rank, SampledProcess, SampledThread, ThreadSample, ThreadStack,
+};
+pub use self::threads::{
+    Activity, CpuShares, DifferingProcess, Job, ProcessThreads, StacksReport, ThreadGroup, ThreadVerdict,
+};
 pub use self::timeline::levels::{Level, Levels, Sample};
 pub use self::timeline::nesting::{Extent, Nesting, Slice};
 pub use self::timeline::{Timeline, TimelineBuilder, TimelineReport};

@@ -11,6 +11,7 @@
  * - gpu_ops/: launches, graphs, copies, streams and gaps.
  * - linux/: system calls on NVIDIA devices, Linux functions and tracepoints, unified memory, XIDs.
  * - call/: entry and return of library functions, which use memory/ and gpu_ops/, and processes.
+ * - threads/: samples of threads, which need no probes.
  */
 #include "call/bare_programs.bpf.h"
 #include "linux/device_syscalls.bpf.h"
@@ -23,6 +24,7 @@
 #include "linux/linux_tracepoints.bpf.h"
 #include "core/btf_types.bpf.h"
 #include "linux/xid.bpf.h"
+#include "threads/thread_samples.bpf.h"
 
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)

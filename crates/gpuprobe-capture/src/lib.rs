@@ -19,6 +19,7 @@ mod nvml;
 mod ring;
 mod stacks;
 mod tables;
+mod threads;
 mod wire;
 
 pub use attach::helper::helper_server::{HelperEnd, HelperServer};
@@ -59,3 +60,4 @@ pub use ring::batch::{Answer, Batch, Ending, PausedProcess};
 pub use ring::mapping_events::{Mappings, NewMappings};
 pub use ring::mapping_record::Mapped;
 pub use tables::exited_rows::ExitedRows;
+pub use threads::{SampledThreads, ThreadSampler};

@@ -26,16 +26,19 @@ pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
 pub use gpu::{Device, NVIDIA_PROC_FOLDER, View, devices, host_gpus};
 pub use library::{
-    HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, inspect,
-    loader_cache, of_host, of_pid,
+    HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, gpu_api_of,
+    inspect, loader_cache, of_host, of_pid,
 };
 pub use probe_point::{
     AttachPlan, LinuxFunction, NvidiaKmod, PlannedFunction, ProbeCost, ProbePoint, Target, linux_functions,
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
-    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
-    pod_of,
+    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, gpu_processes, loader_of,
+    offset_in_file, open_gpus, pod_of, rank_of,
 };
 pub use skipped::{SkipCause, Skipped};
-pub use stack::{FRAME_LIMIT, Registers, ResolvedAddress, Stack, StackEnd, Symbolizer, Unwinder};
+pub use stack::{
+    FRAME_LIMIT, PRESERVED_REGISTERS, Registers, ResolvedAddress, Stack, StackEnd, Symbolizer,
+    ThreadRegisters, Unwinder,
+};

@@ -25,6 +25,7 @@ mod name;
 mod out_of_memory;
 mod table;
 mod tensor_summary;
+mod thread_sample;
 pub mod trace;
 pub mod unified;
 
@@ -48,4 +49,5 @@ pub use memory_by_site::{LiveSite, MemoryBySite};
 pub use memory_summary::{MemorySummary, Total};
 pub use out_of_memory::{GpuHolder, OutOfMemoryEvent, TensorHolder};
 pub use tensor_summary::{TensorSummary, TensorUse};
+pub use thread_sample::{GpuCall, ThreadSample, ThreadStack};
 pub use unified::{Moved, UnifiedTotals, UnifiedUse};

@@ -24,6 +24,7 @@ mod over_budget;
 mod prediction;
 pub mod report;
 mod report_json;
+mod stacks;
 pub mod summary;
 mod table;
 mod tensor_view;
@@ -47,6 +48,7 @@ pub use out_of_memory::{holders as out_of_memory_holders, line as out_of_memory_
 pub use over_budget::over_budget_line;
 pub use prediction::prediction;
 pub use report_json::report_json;
+pub use stacks::{Architecture, StacksOptions, stacks, stacks_json};
 pub use summary::{SummaryOptions, summary};
 pub use tensor_view::tensors;
 pub use timeline::timeline;

@@ -74,7 +74,7 @@ fn user(user: &GpuUser) -> Value {
     })
 }
 
-fn seconds(ns: u64) -> f64 {
+pub(crate) fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 

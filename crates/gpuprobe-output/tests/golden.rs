@@ -2,6 +2,7 @@
 
 mod conversions;
 mod samples;
+mod stacks;
 
 use gpuprobe_analysis::{
     Advice, Bound, Filtered, GpuOps, GpuStates, ProcessSnapshot, RecordingFigures, Replay, Snapshot, Summary,

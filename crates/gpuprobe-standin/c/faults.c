@@ -1,6 +1,7 @@
 #include "faults.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 struct rule {
 	char function[80];
 	int code;
-	unsigned long every, delay_us, after_us, calls;
+	unsigned long every, delay_us, spin_us, wait_us, poll_us, after_us, calls;
 	enum { NO_IOCTLS, VALID_IOCTLS, INVALID_IOCTLS } ioctls;
 };
 
@@ -59,7 +60,7 @@ static void parse_ioctls(const char *text)
 	null = open("/dev/null", O_RDWR | O_CLOEXEC);
 }
 
-enum meaning { FAIL, DELAY, DELAY_AFTER };
+enum meaning { FAIL, DELAY, DELAY_AFTER, SPIN, WAIT, POLL };
 
 static void parse(const char *text, enum meaning meaning)
 {
@@ -72,6 +73,12 @@ static void parse(const char *text, enum meaning meaning)
 			rule.delay_us = strtoul(rest, &end, 10);
 		} else if (rest && meaning == DELAY_AFTER) {
 			rule.after_us = strtoul(rest, &end, 10);
+		} else if (rest && meaning == SPIN) {
+			rule.spin_us = strtoul(rest, &end, 10);
+		} else if (rest && meaning == WAIT) {
+			rule.wait_us = strtoul(rest, &end, 10);
+		} else if (rest && meaning == POLL) {
+			rule.poll_us = strtoul(rest, &end, 10);
 		} else if (rest) {
 			rule.code = (int)strtol(rest, &end, 10);
 			if (*end == ':')
@@ -91,6 +98,9 @@ static void load(void)
 	parse(getenv("STANDIN_FAIL"), FAIL);
 	parse(getenv("STANDIN_DELAY"), DELAY);
 	parse(getenv("STANDIN_DELAY_AFTER"), DELAY_AFTER);
+	parse(getenv("STANDIN_SPIN"), SPIN);
+	parse(getenv("STANDIN_WAIT"), WAIT);
+	parse(getenv("STANDIN_POLL"), POLL);
 	__atomic_store_n(&faults_state, rule_count ? FAULTS_ON : FAULTS_OFF, __ATOMIC_RELEASE);
 }
 
@@ -100,19 +110,39 @@ int faults_load(void)
 	return faults_state;
 }
 
-static void wait_us(unsigned long us)
+static void spin_us(unsigned long us)
 {
-	struct timespec start, now, left = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+	struct timespec start, now;
 
-	if (us > SPIN_LIMIT_US) {
-		while (nanosleep(&left, &left))
-			;
-		return;
-	}
 	clock_gettime(CLOCK_MONOTONIC, &start);
 	do
 		clock_gettime(CLOCK_MONOTONIC, &now);
 	while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < (long)us * 1000);
+}
+
+static void wait_us(unsigned long us)
+{
+	struct timespec left = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+
+	if (us <= SPIN_LIMIT_US)
+		return spin_us(us);
+	while (nanosleep(&left, &left))
+		;
+}
+
+/* Waits for a condition that never comes. */
+static void wait_for_condition_us(unsigned long us)
+{
+	static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+	static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += (time_t)(us / 1000000);
+	pthread_mutex_lock(&mutex);
+	while (!pthread_cond_timedwait(&condition, &mutex, &until))
+		;
+	pthread_mutex_unlock(&mutex);
 }
 
 /* The ioctls that libcuda makes for an allocation, with the argument structs of the public headers. */
@@ -157,6 +187,12 @@ int faults_apply(const char *function)
 			continue;
 		if (rule->delay_us)
 			wait_us(rule->delay_us);
+		if (rule->spin_us)
+			spin_us(rule->spin_us);
+		if (rule->wait_us)
+			wait_for_condition_us(rule->wait_us);
+		if (rule->poll_us)
+			poll(NULL, 0, (int)(rule->poll_us / 1000));
 		if (rule->ioctls == VALID_IOCTLS)
 			make_ioctls();
 		else if (rule->ioctls == INVALID_IOCTLS)

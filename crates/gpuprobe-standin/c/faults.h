@@ -7,6 +7,11 @@
  *   STANDIN_DELAY=cudaMemcpy:100
  *       function:microseconds spent inside each call
  *
+ *   STANDIN_SPIN=cuStreamSynchronize:1000000
+ *   STANDIN_WAIT=cuStreamSynchronize:1000000
+ *   STANDIN_POLL=cuStreamSynchronize:1000000
+ *       the same, but the time passes in a loop, in a condition variable, or in the system call poll
+ *
  *   STANDIN_DELAY_AFTER=cuMemFree_v2:100
  *       microseconds between the effect of a call and its return, for calls whose effect other threads
  *       can see earlier: frees, and the end of contexts

@@ -3,7 +3,8 @@
  * implementation, so that probe placement meets each instruction pattern seen in real libraries.
  *
  *   STUB name, target      an export that jumps to target
- *   GENERIC name           impl_name (weak): standin_generic("name"), unless C code defines impl_name
+ *   GENERIC name           impl_name (weak): calls standin_generic("name"), unless C code defines impl_name; a frame
+ *                          of its own, as each function behind a real export is
  *   TAIL name, export      an export that jumps to another export of the same library
  *   ALIAS name, export     a weak second name at the same address
  */
@@ -58,9 +59,14 @@
 	jmp \target
 .endm
 
-.macro NAME_AND_JUMP label, target
+.macro NAME_AND_CALL label, target
+	sub $8, %rsp
+	.cfi_adjust_cfa_offset 8
 	lea \label(%rip), %rdi
-	jmp \target
+	call \target
+	add $8, %rsp
+	.cfi_adjust_cfa_offset -8
+	ret
 .endm
 
 #elif defined(__aarch64__)
@@ -69,10 +75,19 @@
 	b \target
 .endm
 
-.macro NAME_AND_JUMP label, target
+.macro NAME_AND_CALL label, target
+	stp x29, x30, [sp, -16]!
+	.cfi_adjust_cfa_offset 16
+	.cfi_rel_offset x29, 0
+	.cfi_rel_offset x30, 8
 	adrp x0, \label
 	add x0, x0, :lo12:\label
-	b \target
+	bl \target
+	ldp x29, x30, [sp], 16
+	.cfi_adjust_cfa_offset -16
+	.cfi_restore x29
+	.cfi_restore x30
+	ret
 .endm
 
 #else
@@ -119,7 +134,7 @@
 	.type impl_\name, %function
 impl_\name:
 	.cfi_startproc
-	NAME_AND_JUMP .Lname_\name, standin_generic
+	NAME_AND_CALL .Lname_\name, standin_generic
 	.cfi_endproc
 	.size impl_\name, . - impl_\name
 .endm

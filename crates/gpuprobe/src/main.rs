@@ -49,6 +49,7 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Timeline(args)) => cmd::timeline::run(&args),
         Some(Command::Diff(args)) => cmd::diff::run(&args),
         Some(Command::Memory(args)) => cmd::memory::run(&args),
+        Some(Command::Stacks(args)) => cmd::stacks::run(&args),
         Some(Command::Daemon(_)) => daemon(),
         Some(Command::List(args)) => cmd::list::run(&args),
         Some(Command::Doctor(args)) => cmd::doctor::run(&args),

@@ -46,6 +46,14 @@ impl CallSite {
         self.frames.first().map_or_else(|| UNKNOWN.to_owned(), short)
     }
 
+    /// The source file without its directory and the line of the function to show, `train.py:88`; its name if they
+    /// are not known, and `None` if the stack is not known.
+    pub fn place(&self) -> Option<String> {
+        let frame = self.frames.first()?;
+        let line = frame.file.as_ref().zip(frame.line);
+        Some(line.map_or_else(|| short(frame), |(file, line)| format!("{}:{line}", without_folder(file))))
+    }
+
     /// All frames, the innermost first.
     pub fn stack(&self) -> Vec<String> {
         self.frames.iter().map(Frame::to_string).collect()
@@ -57,8 +65,12 @@ fn short(frame: &Frame) -> String {
     if let Some(node) = autograd_node(frame) {
         return format!("{node} (autograd thread)");
     }
-    let name = |file: &String| file.rsplit('/').next().unwrap_or(file).to_owned();
-    Frame { file: frame.file.as_ref().map(name), ..frame.clone() }.to_string()
+    let file = frame.file.as_deref().map(|file| without_folder(file).to_owned());
+    Frame { file, ..frame.clone() }.to_string()
+}
+
+fn without_folder(file: &str) -> &str {
+    file.rsplit('/').next().unwrap_or(file)
 }
 
 /// What a function of PyTorch's autograd computes: `AddmmBackward0` of
@@ -297,6 +309,7 @@ mod tests {
         assert_eq!(call_sites.of(SiteId(2)), Some(id), "the interpreter has several ways to make a call");
         let call_site = call_sites.get(id).unwrap();
         assert_eq!(call_site.name(), "remember (train.py:12)");
+        assert_eq!(call_site.place().as_deref(), Some("train.py:12"));
         assert_eq!(call_site.frames.len(), 2);
         let only_library = CallSite::of(stack(0).into_iter().take(3).collect());
         assert_eq!(only_library.name(), "empty (functional.py:7)");
@@ -321,6 +334,9 @@ mod tests {
             CallSite::of(frames[..1].to_vec()).name(),
             "at::native::empty_cuda+0x0 (libtorch_cuda.so)"
         );
+        let place = |frames: &[Frame]| CallSite::of(frames.to_vec()).place();
+        assert_eq!(place(&frames).as_deref(), Some("AddmmBackward0 (autograd thread)"));
+        assert_eq!(place(&[]), None);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! What was seen of the threads of processes, several times within about a second. Nothing was stopped meanwhile.
 
-use std::sync::Arc;
-
-use gpuprobe_event::{Api, Call, Frame, Tgid, Tid};
+use gpuprobe_event::{Call, Tgid, Tid};
+pub use gpuprobe_event::{GpuCall, ThreadSample, ThreadStack};
 use serde::Serialize;
 
 /// A process and its threads.
@@ -59,49 +58,4 @@ pub struct SampledThread {
     pub open_call: Option<Call>,
     /// The age of that call at the last sample.
     pub open_call_age_ns: Option<u64>,
-}
-
-/// A thread at one moment.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ThreadSample {
-    pub at_ns: u64,
-    /// As in /proc: `R` runs, `S` sleeps, `D` waits in the Linux kernel and cannot be interrupted, `T` is stopped.
-    pub state: char,
-    /// The number of the system call that it is in.
-    pub system_call: Option<u32>,
-    /// The function of the Linux kernel that it waits in.
-    pub wait_channel: Option<String>,
-    /// CPU time since the thread began.
-    pub cpu_ns: u64,
-    /// How often it began to wait.
-    pub waits: u64,
-    pub stack: Arc<ThreadStack>,
-    /// A hash of the frames that called the outermost GPU call, with the memory of their variables, native and Python. It
-    /// does not change while that call lasts.
-    pub caller_state: u64,
-}
-
-/// The merged native and Python stack of a thread.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
-pub struct ThreadStack {
-    /// The innermost first.
-    pub frames: Vec<Frame>,
-    /// Why frames are missing; `None` if there are all.
-    pub incomplete: Option<String>,
-    /// The thread ran in user mode, so the registers and the memory of the stack are not from the same moment.
-    pub is_torn: bool,
-    /// The outermost call of CUDA, NCCL or NVML.
-    pub gpu_call: Option<GpuCall>,
-}
-
-/// A call of a GPU library on a stack.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct GpuCall {
-    pub api: Api,
-    /// The exported function; the file name of the library if the function is not known.
-    pub function: String,
-    /// The index of its frame.
-    pub frame: usize,
-    /// Where its return address is on the stack: the same function called again from elsewhere has another one.
-    pub slot: u64,
 }

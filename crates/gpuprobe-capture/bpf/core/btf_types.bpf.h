@@ -7,6 +7,7 @@
 #define GP_BTF_TYPES_BPF_H
 
 #include "maps.bpf.h"
+#include "../wire/thread_sample.h"
 
 /* No program reads or writes this variable. It occupies some bytes of a page that exists anyway. */
 struct gp_types {
@@ -17,6 +18,7 @@ struct gp_types {
 	struct gp_stack_record stack_record;
 	struct gp_out_of_memory_record out_of_memory_record;
 	struct gp_xid_record xid_record;
+	struct gp_thread_sample thread_sample;
 
 	enum gp_length length;
 	enum gp_device device;
@@ -52,6 +54,7 @@ struct gp_types {
 	enum gp_stack_length stack_length;
 	enum gp_scramble scramble;
 	enum gp_stacks_wanted stacks_wanted;
+	enum gp_thread_sample_length thread_sample_length;
 
 	enum gp_op op;
 	enum gp_launch_shape launch_shape;

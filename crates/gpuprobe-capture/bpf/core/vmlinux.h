@@ -65,6 +65,8 @@ struct pt_regs {
 struct pt_regs {
 	unsigned long regs[31];
 	unsigned long sp, pc, pstate;
+	unsigned long orig_x0;
+	int syscallno;
 };
 
 /* the context of a program on arm64, which bpf_tracing.h expects: the beginning of the above */
@@ -210,6 +212,10 @@ struct css_set {
 	struct cgroup *dfl_cgrp;
 };
 
+struct sched_entity {
+	__u64 sum_exec_runtime;
+};
+
 struct task_struct {
 #if defined(__TARGET_ARCH_arm64)
 	struct thread_info thread_info;
@@ -223,6 +229,9 @@ struct task_struct {
 	int tgid;
 	int exit_code;
 	unsigned int flags;
+	unsigned int __state;
+	struct sched_entity se;
+	unsigned long nvcsw;
 	__u64 start_boottime;
 	__u64 self_exec_id;
 	struct task_struct *group_leader;

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gpuprobe_discover::ProcessMemory;
 use gpuprobe_discover::python::{
-    CodeCache, EntryMark, InstructionKind, Interpreter, InterpreterSearch, MergedFrame, NoInterpreter,
-    PythonFrame, StackToMerge, UNKNOWN_INSTRUCTION, merge,
+    CodeCache, CodeObject, EntryMark, InstructionKind, Interpreter, InterpreterSearch, MergedFrame,
+    NoInterpreter, PythonFrame, PythonStackEnd, StackToMerge, UNKNOWN_INSTRUCTION, merge,
 };
 use gpuprobe_event::{Frame, Tgid};
 
@@ -32,6 +33,23 @@ pub(crate) struct PythonStack {
 type PythonKey = (u64, i32, bool);
 
 impl PythonStack {
+    /// Reads the names and lines of frames that were walked from outside.
+    pub(crate) fn of_walk(
+        walked: &gpuprobe_discover::python::PythonStack,
+        mut resolve: impl FnMut(u64) -> Option<Arc<CodeObject>>,
+    ) -> Self {
+        let named = |frame: &PythonFrame| {
+            let key = (frame.code, frame.instruction_offset, frame.is_entry);
+            (key, named_frame(key, resolve(frame.code).as_deref()))
+        };
+        let frames = walked.frames.iter().map(named).collect();
+        Self { frames, is_complete: walked.end == PythonStackEnd::Complete }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
     /// The stack of native and Python frames.
     pub(crate) fn merged(&self, native: &[Frame], is_native_complete: bool) -> Vec<Frame> {
         let functions: Vec<_> = native.iter().map(|frame| frame.function.as_deref()).collect();
@@ -56,6 +74,20 @@ impl PythonStack {
 
 fn python_frame((code, instruction_offset, is_entry): PythonKey) -> PythonFrame {
     PythonFrame { code, instruction_offset, is_entry }
+}
+
+/// The frame with its names; without them if the code object could not be read.
+fn named_frame((code, instruction_offset, _): PythonKey, found: Option<&CodeObject>) -> Frame {
+    let unknown = Frame { address: code, python: true, ..Frame::default() };
+    match found {
+        Some(found) => Frame {
+            function: Some(found.function().to_owned()),
+            file: Some(found.file.clone()),
+            line: found.line_of(instruction_offset),
+            ..unknown
+        },
+        None => unknown,
+    }
 }
 
 /// The interpreters of processes.
@@ -168,17 +200,8 @@ impl Pythons {
             };
             let found = python.codes.resolve_seen(&memory, &offsets, code, walked.fingerprint);
             self.unread += u64::from(found.is_err());
-            let unknown = Frame { address: code, python: true, ..Frame::default() };
-            let frame = match found {
-                Ok(found) => Frame {
-                    function: Some(found.function().to_owned()),
-                    file: Some(found.file.clone()),
-                    line: found.line_of(instruction_offset),
-                    ..unknown
-                },
-                Err(_) => unknown,
-            };
-            frames.push(((code, instruction_offset, is_entry), frame));
+            let key = (code, instruction_offset, is_entry);
+            frames.push((key, named_frame(key, found.ok().as_deref())));
         }
         self.unread += u64::from(raw.end == number::PYTHON_LOST);
         Some(PythonStack { frames, is_complete: raw.end == number::PYTHON_COMPLETE })

@@ -11,10 +11,8 @@ use std::path::Path;
 use gpuprobe_event::{GpuNumbers, HostGpu, Identity, Uuid};
 
 use crate::access;
-use crate::process::current_environment;
+use crate::process::{NVIDIA_MAJOR, current_environment};
 
-/// The major number of the device files of GPUs.
-const NVIDIA_MAJOR: u64 = 195;
 /// The most bytes of an environment that are read: more than the Linux kernel allows by default.
 const ENVIRONMENT_LIMIT: u64 = 16 << 20;
 /// A directory with more files is ignored.

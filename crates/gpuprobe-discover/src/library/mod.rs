@@ -12,4 +12,5 @@ pub use inspect::{Inspector, inspect};
 pub use kernel_name_search::KernelNameSearch;
 pub use of_host::{HostPaths, loader_cache, of_host};
 pub use of_process::{copies_stacks, of_pid};
-pub use scan::{Library, Scan, Symbol, UserId, Users};
+pub(crate) use scan::Names;
+pub use scan::{Library, Scan, Symbol, UserId, Users, gpu_api_of};

@@ -79,6 +79,25 @@ pub(crate) trait Names: Sized {
     fn proofs(self) -> &'static [&'static str];
 }
 
+/// The library family of a function on a stack, and its exported name; the file name if the function is not known. Only
+/// functions of the catalogue count outside of the libraries themselves: the runtime may be linked into a program.
+pub fn gpu_api_of(module: Option<&str>, function: Option<&str>) -> Option<(Api, String)> {
+    let library = module.and_then(|module| Api::of_name(Path::new(module)));
+    let library = library.filter(|api| *api != Api::Framework);
+    if let Some(function) = function {
+        let name = function.as_bytes();
+        let is_it = |api: &Api| api.owns(name);
+        let owner = library.filter(is_it).or_else(|| {
+            let known = |api: &Api| catalogue().lookup(*api, None, function).is_some();
+            [Api::Driver, Api::Runtime, Api::Nccl, Api::Nvml].into_iter().filter(is_it).find(known)
+        });
+        if let Some(api) = owner {
+            return Some((api, function.to_owned()));
+        }
+    }
+    library.zip(module.map(str::to_owned))
+}
+
 impl Names for Api {
     /// By file name: `libcuda.so.1`, `libcudart-9df6d2b8.so.12` (auditwheel), but not `libcudadevrt.a` or
     /// `libcudart_static.a`.

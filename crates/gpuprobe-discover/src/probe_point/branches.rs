@@ -49,6 +49,11 @@ pub(crate) fn may_return_to(
     })
 }
 
+/// The targets of the direct branches in this code, in the order of the code.
+pub(crate) fn branch_targets(machine: Machine, code: &[u8], start: u64) -> Vec<u64> {
+    steps(machine, code, start).filter_map(|step| step.target).collect()
+}
+
 /// The control flow of one instruction.
 struct Step {
     /// The target of a direct branch. Calls return and are not branches.

@@ -9,6 +9,7 @@ mod plan;
 mod point;
 mod x86_64;
 
+pub(crate) use branches::branch_targets;
 pub use linux_symbols::{
     LinuxFunction, NvidiaKmod, linux_functions, nvidia_kmods, traceable_functions, tracefs,
 };

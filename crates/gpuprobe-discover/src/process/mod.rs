@@ -2,6 +2,7 @@
 
 mod container;
 mod environ;
+mod gpu_processes;
 mod loader;
 mod mapped_file;
 mod maps;
@@ -10,6 +11,8 @@ mod process_memory;
 
 pub use container::{container_named, container_of};
 pub(crate) use environ::current as current_environment;
+pub(crate) use gpu_processes::NVIDIA_MAJOR;
+pub use gpu_processes::{gpu_processes, open_gpus, rank_of};
 pub use loader::{Loader, loader_of};
 pub(crate) use mapped_file::{load_bias, open_mapped, read_maps};
 pub use maps::offset_in_file;

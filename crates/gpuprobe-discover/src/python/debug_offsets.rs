@@ -80,6 +80,7 @@ pub(super) fn stated_offsets(
         previous: near(groups.frame + 8)?,
         code: near(groups.frame + 16)?,
         instruction: near(groups.frame + 24)?,
+        locals: near(groups.frame + 32)?,
         owner: Some(near(groups.frame + 40)?),
         ..known.frame
     };
@@ -134,6 +135,7 @@ pub(super) mod tests {
             (groups.frame + 8, frame.previous),
             (groups.frame + 16, frame.code),
             (groups.frame + 24, frame.instruction),
+            (groups.frame + 32, frame.locals),
             (groups.frame + 40, frame.owner.unwrap()),
             (groups.code + 8, code.file),
             (groups.code + 16, code.name),

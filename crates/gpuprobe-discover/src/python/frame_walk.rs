@@ -148,6 +148,11 @@ impl Interpreter {
         memory.word(value).filter(|state| *state != 0)
     }
 
+    /// Whether the thread with this state runs Python code.
+    pub fn has_frames(&self, memory: &dyn Memory, thread_state: u64) -> bool {
+        self.innermost(memory, thread_state).is_some_and(|frame| frame != 0)
+    }
+
     /// The frames of the thread with this state.
     pub fn frames(&self, memory: &dyn Memory, thread_state: u64) -> PythonStack {
         let mut frames: Vec<PythonFrame> = Vec::new();
@@ -188,7 +193,7 @@ impl Interpreter {
         Some(PythonStackEnd::Complete)
     }
 
-    fn innermost(&self, memory: &dyn Memory, thread_state: u64) -> Option<u64> {
+    pub(super) fn innermost(&self, memory: &dyn Memory, thread_state: u64) -> Option<u64> {
         let frame = memory.word(thread_state.checked_add(self.offsets.thread.frame.into())?)?;
         match self.offsets.thread.frame_in_c_frame {
             Some(_) if frame == 0 => Some(0),

@@ -153,7 +153,7 @@ impl Image {
     /// A frame; the address is that of the frame.
     pub(super) fn frame(&mut self, frame: TestFrame, previous: u64) -> u64 {
         let offsets = self.offsets.frame;
-        let address = self.allocate(&[0; 128]);
+        let address = self.allocate(&[0; 512]);
         self.put_word(address + u64::from(offsets.previous), previous);
         match frame {
             TestFrame::Shim(owner) => self.put(address + u64::from(offsets.owner.unwrap()), &[owner]),

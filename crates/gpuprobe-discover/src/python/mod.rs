@@ -16,6 +16,7 @@ mod line_table;
 mod merge;
 mod object;
 mod offsets;
+mod variables;
 mod version;
 
 pub use code_cache::CodeCache;
@@ -34,4 +35,5 @@ pub use offsets::{
     CodeOffsets, EntryMark, FrameOffsets, InstructionKind, PythonOffsets, RuntimeOffsets, TextOffsets,
     ThreadOffsets,
 };
+pub use variables::NumberTypes;
 pub use version::PythonVersion;

@@ -60,6 +60,8 @@ pub struct FrameOffsets {
     /// The one of them that a call of the evaluation function places below the frames that it evaluates.
     pub entry_owner: Option<u8>,
     pub entry: EntryMark,
+    /// Its variables: pointers to objects, one after the other.
+    pub locals: u32,
     /// Bytes of a frame that have all of the above.
     pub size: u32,
 }
@@ -153,6 +155,7 @@ const V3_9: PythonOffsets = PythonOffsets {
         shim_owners: 0,
         entry_owner: None,
         entry: EntryMark::Every,
+        locals: 360,
         size: 108,
     },
     code: CodeOffsets {
@@ -176,6 +179,7 @@ const V3_9: PythonOffsets = PythonOffsets {
 
 const V3_10: PythonOffsets = PythonOffsets {
     frame: FrameOffsets {
+        locals: 352,
         instruction: 96,
         instruction_kind: InstructionKind::Index { unit: 2 },
         size: 100,
@@ -210,6 +214,7 @@ const V3_11: PythonOffsets = PythonOffsets {
         shim_owners: 0,
         entry_owner: None,
         entry: EntryMark::Flag(68),
+        locals: 72,
         size: 72,
     },
     code: CodeOffsets {
@@ -283,6 +288,7 @@ const V3_14: PythonOffsets = PythonOffsets {
     },
     // 3 is the evaluation function, 4 any other C function
     frame: FrameOffsets {
+        locals: 80,
         code_tag: 3,
         owner: Some(74),
         shim_owners: 1 << 3 | 1 << 4,

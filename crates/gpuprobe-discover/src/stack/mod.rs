@@ -4,12 +4,13 @@
 //! memory, and here the bytes that are read for one stack have a limit.
 
 mod address_space;
+mod export_thunks;
 mod registers;
 mod symbolize;
 mod unwind_row;
 mod unwind_table;
 mod unwinder;
 
-pub use registers::{Registers, StackEnd};
+pub use registers::{PRESERVED_REGISTERS, Registers, StackEnd, ThreadRegisters};
 pub use symbolize::{ResolvedAddress, Symbolizer};
 pub use unwinder::{FRAME_LIMIT, Stack, Unwinder};

@@ -10,6 +10,19 @@ pub struct Registers {
     pub lr: u64,
 }
 
+/// How many registers a called function preserves, besides the frame pointer and the stack pointer: x86-64 has rbx and
+/// r12 to r15, aarch64 has x19 to x28.
+pub const PRESERVED_REGISTERS: usize = 10;
+
+/// The registers of a thread at any instruction, not only at a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadRegisters {
+    /// `ip` is the next instruction.
+    pub registers: Registers,
+    /// In the order of their numbers.
+    pub preserved: [u64; PRESERVED_REGISTERS],
+}
+
 /// Why a stack has no more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StackEnd {

@@ -6,7 +6,7 @@ use gimli::{
     Value,
 };
 
-use super::registers::{Registers, StackEnd};
+use super::registers::{PRESERVED_REGISTERS, Registers, StackEnd, ThreadRegisters};
 use crate::elf::Machine;
 
 /// Registers by DWARF number: x86-64 has 16 and the return address, aarch64 31 and the stack pointer.
@@ -23,6 +23,17 @@ impl Machine {
             Self::X86_64 => (6, 7),
             Self::Aarch64 => (29, 31),
         }
+    }
+
+    /// DWARF numbers of the registers that a called function preserves.
+    fn preserved(self) -> impl Iterator<Item = usize> {
+        let x86_64 = [3, 12, 13, 14, 15].into_iter();
+        let aarch64 = (0..PRESERVED_REGISTERS).map(|number| 19 + number);
+        let (of_x86_64, of_aarch64) = match self {
+            Self::X86_64 => (5, 0),
+            Self::Aarch64 => (0, PRESERVED_REGISTERS),
+        };
+        x86_64.take(of_x86_64).chain(aarch64.take(of_aarch64))
     }
 
     /// The register with the return address until it is saved.
@@ -57,6 +68,21 @@ impl Known {
             known.values[link] = Some(registers.lr);
         }
         known
+    }
+
+    /// The innermost frame of a thread, which may be at any instruction.
+    pub(crate) fn of_thread(machine: Machine, thread: &ThreadRegisters) -> Self {
+        let mut known = Self { interrupted: true, ..Self::new(machine, thread.registers) };
+        for (number, value) in machine.preserved().zip(thread.preserved) {
+            known.values[number] = Some(value);
+        }
+        known
+    }
+
+    /// The registers that calls preserve; `None` for one that is not known.
+    pub(crate) fn preserved(&self) -> impl Iterator<Item = Option<u64>> {
+        let frame = self.machine.frame_and_stack().0;
+        self.machine.preserved().chain([frame]).map(|number| self.values[number])
     }
 
     /// The address to look up: that of the call itself, because a call may be the last instruction of its function,

@@ -56,7 +56,7 @@ impl Budget {
 
 /// The row for an address of a file with a search table.
 pub(crate) fn searched(elf: &Elf<'_>, address: u64, budget: &mut Budget) -> Option<Row> {
-    let entry_address = search(elf, address)?;
+    let (_, entry_address) = search(elf, address)?;
     let mut entry = entry_at(elf, entry_address, budget)?;
     let distance = u32::from_le_bytes(*entry.get(4..)?.first_chunk()?);
     let common_address = entry_address.checked_add(4)?.checked_sub(u64::from(distance))?;
@@ -103,8 +103,14 @@ fn row<'b, S: UnwindSection<Bytes<'b>>>(
     Row::new(section, &fde, found)
 }
 
-/// The address of the entry that may describe `address`: the last one that begins at or before it.
-fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
+/// Where the function with this address begins, by the search table. Also stripped files have it.
+pub(crate) fn function_begin(elf: &Elf<'_>, address: u64) -> Option<u64> {
+    search(elf, address).map(|(begin, _)| begin)
+}
+
+/// The entry that may describe `address`, the last one that begins at or before it: where its function begins, and the
+/// address of the entry.
+fn search(elf: &Elf<'_>, address: u64) -> Option<(u64, u64)> {
     let (header, size) = elf.unwind_header()?;
     let what = "the search table of the unwind information";
     let start = elf.loaded(header, 16, what).ok()?;
@@ -132,7 +138,8 @@ fn search(elf: &Elf<'_>, address: u64) -> Option<u64> {
     let found =
         entries.chunks_exact(8).take_while(|entry| begin(entry).is_some_and(|b| b <= wanted)).last()?;
     let entry = i32::from_le_bytes(*found.get(4..)?.first_chunk()?);
-    Some(header.wrapping_add_signed(i64::from(entry)))
+    let at = |distance: i32| header.wrapping_add_signed(i64::from(distance));
+    Some((at(begin(found)?), at(entry)))
 }
 
 /// The bytes of an entry, including its length field.

@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use gpuprobe_event::Frame;
+use gpuprobe_event::{Api, Frame};
 
 use super::address_space::{AddressSpaces, ModuleNumber};
-use super::registers::{Registers, StackEnd};
+use super::export_thunks::ExportThunks;
+use super::registers::{Registers, StackEnd, ThreadRegisters};
 use super::symbolize::Symbolizer;
 use super::unwind_row::{Known, Row, StackCopy};
-use super::unwind_table::{Budget, Listed, searched};
+use super::unwind_table::{Budget, Listed, function_begin, searched};
 use crate::access::{FileKey, RegularFile};
 use crate::elf::{Elf, Machine};
 use crate::process::{Mapping, open_mapped};
@@ -72,16 +73,44 @@ impl Unwinder {
 
     /// Unwinds one stack. `stack` has the bytes from `registers.sp` upwards, as many as there are.
     pub fn unwind(&mut self, proc_root: &Path, tgid: u32, registers: Registers, stack: &[u8]) -> Stack {
-        let folder = proc_root.join(tgid.to_string());
         let copy = StackCopy { start: registers.sp, bytes: stack };
-        let mut known = Known::new(self.machine, registers);
+        self.unwind_from(proc_root, tgid, Known::new(self.machine, registers), &copy, |_| ())
+    }
+
+    /// Unwinds the stack of a thread that is at any instruction. Also returns, for each frame, the registers that calls
+    /// preserve, as they will be when it continues: variables of the frame are in them.
+    pub fn unwind_thread(
+        &mut self,
+        proc_root: &Path,
+        tgid: u32,
+        thread: &ThreadRegisters,
+        stack: &[u8],
+    ) -> (Stack, Vec<Vec<Option<u64>>>) {
+        let copy = StackCopy { start: thread.registers.sp, bytes: stack };
+        let mut preserved = Vec::new();
+        let known = Known::of_thread(self.machine, thread);
+        let unwound = self
+            .unwind_from(proc_root, tgid, known, &copy, |known| preserved.push(known.preserved().collect()));
+        (unwound, preserved)
+    }
+
+    fn unwind_from(
+        &mut self,
+        proc_root: &Path,
+        tgid: u32,
+        mut known: Known,
+        copy: &StackCopy<'_>,
+        mut visit: impl FnMut(&Known),
+    ) -> Stack {
+        let folder = proc_root.join(tgid.to_string());
         let (mut addresses, mut slots) = (vec![known.ip], vec![None]);
+        visit(&known);
         let mut budget = Budget { entries: ENTRY_BYTES, sections: SECTIONS, refused: false };
         let end = loop {
             if addresses.len() == FRAME_LIMIT {
                 break StackEnd::TooDeep;
             }
-            match self.caller(&folder, tgid, &known, &copy, &mut budget) {
+            match self.caller(&folder, tgid, &known, copy, &mut budget) {
                 Ok(caller) => known = caller,
                 Err(end) => break end,
             }
@@ -91,6 +120,7 @@ impl Unwinder {
             }
             addresses.push(known.ip);
             slots.push(known.slot);
+            visit(&known);
         };
         Stack { addresses, slots, end }
     }
@@ -184,6 +214,31 @@ impl Unwinder {
     }
 }
 
+/// Functions behind exported thunks.
+impl Unwinder {
+    /// The export of a GPU library whose function a return address is in, if the export is a thunk that jumps there;
+    /// with the bytes from the beginning of the function.
+    pub fn export_of(
+        &mut self,
+        proc_root: &Path,
+        tgid: u32,
+        address: u64,
+        api: Api,
+    ) -> Option<(String, u64)> {
+        let folder = proc_root.join(tgid.to_string());
+        let lookup = address.wrapping_sub(1);
+        let code = self.code_at(&folder, tgid, lookup)?;
+        let (index, mapping) = (code.module?, self.spaces.mapping(tgid, lookup)?);
+        let file = self.modules.open(&folder, mapping, index)?;
+        let elf = Elf::parse(&file).ok().filter(|elf| elf.machine == self.machine)?;
+        let called = elf.code_address(code.offset)?;
+        let begin = function_begin(&elf, called)?;
+        let module = self.modules.known.get_mut(index as usize)?;
+        let thunks = module.thunks.get_or_insert_with(|| ExportThunks::read(&elf, api));
+        Some((thunks.name_of(begin)?.to_owned(), called.wrapping_sub(begin).wrapping_add(1)))
+    }
+}
+
 struct Code {
     offset: u64,
     module: Option<u32>,
@@ -196,6 +251,8 @@ struct Module {
     path: PathBuf,
     /// Its unwind information if it has no search table; `Some(None)` if it has none.
     listed: Option<Option<Listed>>,
+    /// Its exports, if they were needed.
+    thunks: Option<ExportThunks>,
 }
 
 #[derive(Debug, Default)]
@@ -226,7 +283,7 @@ impl Modules {
             return Some(*index);
         }
         let index = u32::try_from(self.known.len()).ok()?;
-        self.known.push(Module { key, path, listed: None });
+        self.known.push(Module { key, path, listed: None, thunks: None });
         self.by_key.insert(key, index);
         Some(index)
     }

@@ -8,7 +8,7 @@ use crate::units::{push_decimal, push_exact_bytes, push_hex, push_printable, pus
 const KERNEL_COLUMNS: usize = 160;
 
 /// The arguments of a call in parentheses: for a launch the CUDA kernel and its dimensions, otherwise all by name.
-pub(super) fn list(out: &mut String, call: &Call) {
+pub(crate) fn list(out: &mut String, call: &Call) {
     out.push('(');
     let function = if call.class == Class::Launch { row(call) } else { None };
     match (function.filter(|f| f.roles.func.is_some()), &call.effect) {

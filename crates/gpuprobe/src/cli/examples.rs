@@ -70,6 +70,16 @@ pub(super) const MEMORY: &str = "Examples:
   sudo gpuprobe memory --sites -- ./app
       a command, with whole stacks";
 
+pub(super) const STACKS: &str = "Examples:
+  sudo gpuprobe stacks
+      every GPU process of the host: which call, which line, stuck or moving
+  sudo gpuprobe stacks -d 1234 --all-threads
+      every thread of one process
+  sudo gpuprobe stacks --json | jq .differences
+      for a script
+
+Nothing is stopped, and the processes need no probes and no preparation.";
+
 pub(super) const DAEMON: &str = "Examples:
   sudo gpuprobe daemon
       everything, and metrics

@@ -15,6 +15,7 @@ mod helper_args;
 mod memory_args;
 mod record_args;
 mod replay_args;
+mod stacks_args;
 mod summary_args;
 mod trace_args;
 mod user_args;
@@ -35,6 +36,7 @@ pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
 pub(crate) use self::memory_args::MemoryArgs;
 pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
 pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
+pub(crate) use self::stacks_args::StacksArgs;
 pub(crate) use self::trace_args::TraceArgs;
 pub(crate) use self::user_args::UserArgs;
 pub(crate) use self::value_parsers::MaxSize;
@@ -86,6 +88,9 @@ pub(crate) enum Command {
     /// Show live GPU memory by process and source line, and what grows
     #[command(after_help = examples::MEMORY)]
     Memory(MemoryArgs),
+    /// Show what the threads of GPU processes wait for: stacks with Python lines, the CUDA call, and whether it moves
+    #[command(after_help = examples::STACKS)]
+    Stacks(StacksArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)
     #[command(after_help = examples::DAEMON)]
     Daemon(DaemonArgs),

@@ -15,5 +15,6 @@ pub(crate) mod memory;
 pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod stacks;
 pub(crate) mod timeline;
 pub(crate) mod trace;

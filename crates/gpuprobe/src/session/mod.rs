@@ -7,3 +7,4 @@ pub(crate) mod host;
 pub(crate) mod probes;
 pub(crate) mod record;
 pub(crate) mod signals;
+pub(crate) mod threads;

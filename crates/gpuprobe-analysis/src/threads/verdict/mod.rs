@@ -1,0 +1,127 @@
+//! Whether a thread is stuck, moves, or has nothing to do, by several samples.
+
+use gpuprobe_event::Api;
+use serde::Serialize;
+
+use super::gpu_call::{call_of, open_gpu_call};
+use super::sample::{GpuCall, SampledThread, ThreadSample};
+
+/// That nothing changed says little about a shorter time.
+const LEAST_SPAN_NS: u64 = 500_000_000;
+/// A thread that wakes up now and then, only to find nothing to do, takes less of a CPU.
+const LEAST_CPU_SHARE: f64 = 0.01;
+
+/// What the samples of a thread mean. The order is that of groups of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadVerdict {
+    /// All the time in one GPU call, asleep or spinning.
+    Stuck,
+    /// Its stack or its GPU call changed, or it computed outside of GPU calls.
+    Moving,
+    /// All the time at one place, outside of GPU calls.
+    Idle,
+    /// It was sampled once, or for too short a time.
+    Unknown,
+}
+
+impl ThreadVerdict {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stuck => "stuck",
+            Self::Moving => "moving",
+            Self::Idle => "idle",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    pub(super) fn of(thread: &SampledThread) -> Self {
+        let mut samples: Vec<&ThreadSample> = thread.samples.iter().filter(|s| is_readable(s)).collect();
+        if samples.is_empty() {
+            samples = thread.samples.iter().collect();
+        }
+        if samples.len() < 2 {
+            return Self::Unknown;
+        }
+        let unchanged = if is_in_one_call(thread, &samples) {
+            Self::Stuck
+        } else if is_at_one_place(&samples) {
+            Self::Idle
+        } else {
+            return Self::Moving;
+        };
+        if span_ns(&samples) >= LEAST_SPAN_NS { unchanged } else { Self::Unknown }
+    }
+}
+
+/// CPU time of a thread as a share of the time between two samples.
+pub(super) fn cpu_share(first: &ThreadSample, last: &ThreadSample) -> Option<f64> {
+    let span_ns = last.at_ns.checked_sub(first.at_ns).filter(|span| *span > 0)?;
+    let share = last.cpu_ns.saturating_sub(first.cpu_ns) as f64 / span_ns as f64;
+    // CPU time and the clock are not read at the same instant
+    Some(share.min(1.0))
+}
+
+/// Whether a sample says where the thread is. The stack of a running thread may be cut where its registers and its
+/// memory do not fit together, and then the GPU call may be among the frames that are missing.
+pub(super) fn is_readable(sample: &ThreadSample) -> bool {
+    let stack = &sample.stack;
+    !stack.is_torn || stack.incomplete.is_none() || call_of(stack).is_some()
+}
+
+fn span_ns(samples: &[&ThreadSample]) -> u64 {
+    let ends = samples.first().zip(samples.last());
+    ends.map_or(0, |(first, last)| last.at_ns.saturating_sub(first.at_ns))
+}
+
+fn is_in_one_call(thread: &SampledThread, samples: &[&ThreadSample]) -> bool {
+    let calls: Option<Vec<&GpuCall>> = samples.iter().map(|sample| call_of(&sample.stack)).collect();
+    let is_one = calls.is_some_and(|calls| all_equal(calls.into_iter().map(identity)));
+    let is_unchanged = || did_not_run(samples) || all_equal(samples.iter().map(|sample| sample.caller_state));
+    lasts_longer(thread, span_ns(samples)).unwrap_or_else(|| is_one && is_unchanged())
+}
+
+/// What distinguishes a call from another one of the same thread.
+fn identity(call: &GpuCall) -> (Api, &str, u64) {
+    (call.api, &call.function, call.slot)
+}
+
+/// Whether the GPU call of the last sample began before the first one, if a probe saw it begin.
+fn lasts_longer(thread: &SampledThread, span_ns: u64) -> Option<bool> {
+    let (open, age_ns) = (open_gpu_call(thread)?, thread.open_call_age_ns?);
+    let last = &thread.samples.last()?.stack;
+    let call = call_of(last);
+    if call.is_none() && last.incomplete.is_none() {
+        // left by a jump out of it, which its probe does not see
+        return None;
+    }
+    if age_ns >= span_ns {
+        return Some(true);
+    }
+    // a call inside of the one on the stack may be made again and again while that one lasts
+    call.is_some_and(|call| call.function == open.name).then_some(false)
+}
+
+fn is_at_one_place(samples: &[&ThreadSample]) -> bool {
+    if samples.iter().any(|sample| call_of(&sample.stack).is_some()) {
+        return false;
+    }
+    let share = samples.first().zip(samples.last()).and_then(|(first, last)| cpu_share(first, last));
+    let is_same = all_equal(samples.iter().map(|sample| sample.caller_state))
+        && all_equal(samples.iter().map(|sample| &sample.stack.frames));
+    did_not_run(samples) || is_same && share.is_none_or(|share| share < LEAST_CPU_SHARE)
+}
+
+/// Whether the thread slept from the first to the last sample without waking up.
+fn did_not_run(samples: &[&ThreadSample]) -> bool {
+    samples.iter().all(|sample| sample.state != 'R')
+        && all_equal(samples.iter().map(|sample| (sample.cpu_ns, sample.waits)))
+}
+
+fn all_equal<T: PartialEq>(mut values: impl Iterator<Item = T>) -> bool {
+    let first = values.next();
+    first.is_none_or(|first| values.all(|value| value == first))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,315 @@
+//! Unwinds the copied stacks of threads, walks their Python frames, and names both.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gpuprobe_discover::python::{
+    CodeCache, CodeObject, Interpreter, InterpreterSearch, NoInterpreter, NumberTypes, PythonThread,
+};
+use gpuprobe_discover::{
+    Memory, ProcessMemory, Registers, Stack, StackEnd, Symbolizer, ThreadRegisters, Unwinder, gpu_api_of,
+};
+use gpuprobe_event::{Frame, GpuCall, Tgid, ThreadStack};
+
+use crate::stacks::python_stacks::PythonStack;
+use crate::threads::thread_iterator::RawThread;
+
+const PROC: &str = "/proc";
+/// A stack that was not copied far enough is read up to here, in pieces.
+const MOST_STACK: usize = 1 << 20;
+const PIECE: usize = 64 << 10;
+/// Unwinding continues this often after the limit of files read for one stack was reached.
+const CONTINUED: usize = 64;
+/// In a process with more threads, only threads with a thread-specific key are looked up: the list of threads is long.
+const LISTED_THREADS: usize = 64;
+
+/// The native stack of a thread.
+#[derive(Debug)]
+pub(crate) struct NativeStack {
+    unwound: Stack,
+    /// The registers that calls preserve, for each frame.
+    preserved: Vec<Vec<Option<u64>>>,
+    sp: u64,
+    /// The memory from `sp` up to the outermost frame.
+    bytes: Vec<u8>,
+}
+
+/// The Python frames of a thread.
+#[derive(Debug)]
+pub(crate) struct WalkedPython {
+    stack: PythonStack,
+    /// A hash of the frames and their variables.
+    state: u64,
+    is_complete: bool,
+}
+
+#[derive(Debug)]
+struct Process {
+    python: Option<(Interpreter, CodeCache)>,
+    /// Why it has no Python frames, if it runs Python.
+    python_problem: Option<String>,
+    /// Why it has no stacks.
+    problem: Option<String>,
+    threads: usize,
+    number_types: NumberTypes,
+    /// The code objects of this round. Threads that share one read it once.
+    codes_now: HashMap<u64, Option<Arc<CodeObject>>>,
+}
+
+/// Resolves the stacks of many processes.
+#[derive(Debug, Default)]
+pub(crate) struct ThreadResolver {
+    unwinder: Unwinder,
+    symbols: Symbolizer,
+    search: InterpreterSearch,
+    processes: HashMap<Tgid, Process>,
+}
+
+impl ThreadResolver {
+    /// Reads what the process has mapped now.
+    pub(crate) fn observe(&mut self, tgid: Tgid, threads: usize) {
+        self.unwinder.observe(Path::new(PROC), tgid.0);
+        if let Some(known) = self.processes.get_mut(&tgid) {
+            known.threads = threads;
+            known.codes_now.clear();
+            return;
+        }
+        let mut process = Process {
+            python: None,
+            python_problem: None,
+            problem: None,
+            threads,
+            number_types: NumberTypes::default(),
+            codes_now: HashMap::new(),
+        };
+        match self.search.find(Path::new(PROC), tgid.0) {
+            Ok(found) => process.python = Some((found, CodeCache::new())),
+            Err(NoInterpreter::NotPython) => {}
+            Err(NoInterpreter::Process(error)) => process.problem = Some(error.to_string()),
+            Err(other) => process.python_problem = Some(other.to_string()),
+        }
+        self.processes.insert(tgid, process);
+    }
+
+    /// Why stacks, and Python frames, are missing.
+    pub(crate) fn problems(&self, tgid: Tgid) -> (Option<String>, Option<String>) {
+        let process = self.processes.get(&tgid);
+        process.map_or((None, None), |found| (found.problem.clone(), found.python_problem.clone()))
+    }
+
+    pub(crate) fn forget(&mut self, tgid: Tgid) {
+        self.processes.remove(&tgid);
+        self.unwinder.forget(tgid.0);
+    }
+
+    /// Unwinds a stack; `is_asleep` says that it does not change meanwhile.
+    pub(crate) fn unwind(&mut self, raw: &RawThread, is_asleep: bool) -> NativeStack {
+        let head = &raw.head;
+        let registers = ThreadRegisters {
+            registers: Registers {
+                ip: head.instruction_pointer,
+                sp: head.stack_pointer,
+                fp: head.frame_pointer,
+                lr: head.link_register,
+            },
+            preserved: head.preserved,
+        };
+        let mut bytes = raw.stack.clone();
+        let memory = ProcessMemory::new(&folder_of(Tgid(head.tgid)));
+        let mut continued = 0;
+        let (unwound, preserved) = loop {
+            restore(&mut bytes, raw);
+            let (unwound, preserved) =
+                self.unwinder.unwind_thread(Path::new(PROC), head.tgid, &registers, &bytes);
+            let goes_on = match unwound.end {
+                StackEnd::NotYet => continued < CONTINUED,
+                StackEnd::CopyEnds => is_asleep && read_more(&memory, head.stack_pointer, &mut bytes),
+                StackEnd::Complete | StackEnd::TooDeep | StackEnd::Lost => false,
+            };
+            continued += 1;
+            if !goes_on {
+                break (unwound, preserved);
+            }
+        };
+        let outermost =
+            unwound.slots.iter().flatten().max().and_then(|slot| slot.checked_sub(head.stack_pointer));
+        let used = outermost.and_then(|offset| usize::try_from(offset).ok()).map_or(0, |offset| offset + 8);
+        bytes.truncate(used);
+        bytes.shrink_to_fit();
+        NativeStack { unwound, preserved, sp: head.stack_pointer, bytes }
+    }
+
+    /// Walks the Python frames of a thread and reads their names; `None` if it has none.
+    pub(crate) fn walk_python(&mut self, raw: &RawThread) -> Option<WalkedPython> {
+        let process = self.processes.get_mut(&Tgid(raw.head.tgid))?;
+        let (interpreter, codes) = process.python.as_mut()?;
+        let memory = ProcessMemory::new(&folder_of(Tgid(raw.head.tgid)));
+        let pthread = raw.head.thread_pointer;
+        let has_frames = |state: &u64| interpreter.has_frames(&memory, *state);
+        let by_key = interpreter.thread_state_of_key(&memory, pthread).filter(has_frames);
+        // a thread of another interpreter of the process has its frames there
+        let by_list =
+            || interpreter.thread_state(&memory, PythonThread::Pthread(pthread)).ok().filter(has_frames);
+        let is_short = process.threads <= LISTED_THREADS;
+        let state = by_key.or_else(|| is_short.then(by_list).flatten())?;
+        let walked = interpreter.frames(&memory, state);
+        let codes_now = &mut process.codes_now;
+        let stack = PythonStack::of_walk(&walked, |code| {
+            let read = || codes.resolve(&memory, &interpreter.offsets, code).ok();
+            codes_now.entry(code).or_insert_with(read).clone()
+        });
+        let is_complete = stack.is_complete();
+        let variables = interpreter.variables(&memory, &mut process.number_types, state);
+        Some(WalkedPython { state: hash_of(&(&stack, variables)), stack, is_complete })
+    }
+
+    /// Names the frames, and finds the outermost GPU call with a hash of what called it.
+    pub(crate) fn name(
+        &mut self,
+        tgid: Tgid,
+        native: &NativeStack,
+        python: Option<&WalkedPython>,
+        is_torn: bool,
+    ) -> (ThreadStack, u64) {
+        let addresses = &native.unwound.addresses;
+        let named: Vec<Vec<Frame>> = addresses
+            .iter()
+            .enumerate()
+            .map(|(index, address)| self.frames_at(tgid, *address, index == 0))
+            .collect();
+        let found = outermost_gpu_call(&named);
+        let is_native_complete = native.unwound.end == StackEnd::Complete;
+        let flat: Vec<Frame> = named.iter().flatten().cloned().collect();
+        let frames = match python {
+            Some(python) => python.stack.merged(&flat, is_native_complete),
+            None => flat,
+        };
+        let gpu_call = found.as_ref().map(|(index, api, function)| GpuCall {
+            api: *api,
+            function: function.clone(),
+            frame: position(&frames, addresses.get(*index).copied()),
+            slot: native.unwound.slots.get(index + 1).copied().flatten().unwrap_or(0),
+        });
+        let caller = found.map_or(0, |(index, ..)| index + 1);
+        let state = (native.caller_state(caller), python.map(|python| python.state));
+        let incomplete = incomplete(native.unwound.end, python, &frames);
+        (ThreadStack { frames, incomplete, is_torn, gpu_call }, hash_of(&state))
+    }
+
+    fn frames_at(&mut self, tgid: Tgid, address: u64, is_innermost: bool) -> Vec<Frame> {
+        // the innermost frame is at its address, all others are at the call before it
+        let behind = if is_innermost { address.wrapping_add(1) } else { address };
+        let mut frames = self.unwinder.frames(&mut self.symbols, Path::new(PROC), tgid.0, &[behind]);
+        if let Some(frame) = frames.last_mut().filter(|frame| frame.function.is_none())
+            && let Some((api, _)) = gpu_api_of(frame.module.as_deref(), None)
+        {
+            let export = self.unwinder.export_of(Path::new(PROC), tgid.0, behind, api);
+            if let Some((function, offset)) = export {
+                (frame.function, frame.offset) = (Some(function), offset);
+            }
+        }
+        frames
+    }
+}
+
+impl NativeStack {
+    /// A hash of the frames from this one outwards, and of the variables of this one: those that are in registers, and
+    /// its memory. Variables further out may be changed by other threads.
+    fn caller_state(&self, from: usize) -> u64 {
+        let Stack { addresses, slots, .. } = &self.unwound;
+        let frames = (addresses.get(from..), slots.get(from..));
+        let slot = |index: usize| {
+            let offset = slots.get(index).copied().flatten()?.checked_sub(self.sp)?;
+            usize::try_from(offset).ok()
+        };
+        let memory = slot(from).zip(slot(from + 1)).and_then(|(begin, end)| self.bytes.get(begin..end));
+        hash_of(&(frames, self.preserved.get(from), memory))
+    }
+}
+
+/// Puts the return addresses back that return probes have replaced.
+fn restore(bytes: &mut [u8], raw: &RawThread) {
+    for patch in raw.head.patch.iter().take(raw.head.patches as usize) {
+        let offset = patch.slot.checked_sub(raw.head.stack_pointer).and_then(|at| usize::try_from(at).ok());
+        let word = offset.and_then(|at| bytes.get_mut(at..at.checked_add(8)?));
+        if let Some(word) = word {
+            word.copy_from_slice(&patch.address.to_le_bytes());
+        }
+    }
+}
+
+/// Reads a further piece of the stack; `false` if there is none, or enough was read.
+fn read_more(memory: &dyn Memory, sp: u64, bytes: &mut Vec<u8>) -> bool {
+    const PAGE: u64 = 4096;
+    if bytes.len() >= MOST_STACK {
+        return false;
+    }
+    let begin = sp.saturating_add(bytes.len() as u64);
+    // up to the end of a page, and page by page where a piece crosses the end of the stack
+    let rest = (PAGE - begin % PAGE) as usize;
+    let more = memory.bytes(begin, PIECE + rest).or_else(|| memory.bytes(begin, rest));
+    let is_more = more.is_some();
+    bytes.extend(more.unwrap_or_default());
+    is_more
+}
+
+/// The outermost frame of a GPU library that other code has called.
+fn outermost_gpu_call(named: &[Vec<Frame>]) -> Option<(usize, gpuprobe_event::Api, String)> {
+    named.iter().enumerate().rev().find_map(|(index, frames)| {
+        // inlined functions come first; the exported one is the last
+        let frame = frames.last()?;
+        let (api, function) = gpu_api_of(frame.module.as_deref(), frame.function.as_deref())?;
+        // the threads of a library begin in it, and are not in a call
+        let caller = named.get(index + 1)?.last()?;
+        let is_begin = caller.function.as_deref().is_some_and(is_thread_begin);
+        let is_known = frame.function.as_deref() == Some(function.as_str());
+        (is_known || !is_begin).then_some((index, api, function))
+    })
+}
+
+/// Functions of the C library that call the first function of a thread.
+fn is_thread_begin(function: &str) -> bool {
+    matches!(function, "start_thread" | "clone" | "clone3" | "__clone" | "__clone3")
+}
+
+fn position(frames: &[Frame], address: Option<u64>) -> usize {
+    let is_it = |frame: &Frame| {
+        let of = |address: u64| frame.address == address || frame.address == address.wrapping_add(1);
+        !frame.python && address.is_some_and(of)
+    };
+    frames.iter().rposition(is_it).unwrap_or(0)
+}
+
+fn incomplete(end: StackEnd, python: Option<&WalkedPython>, frames: &[Frame]) -> Option<String> {
+    let native = match end {
+        StackEnd::Complete => None,
+        StackEnd::TooDeep => Some("there are more native frames than are unwound".to_owned()),
+        StackEnd::CopyEnds => Some("the stack is longer than what is read of it".to_owned()),
+        StackEnd::NotYet => Some("its files have too much unwind information to read".to_owned()),
+        StackEnd::Lost => {
+            let last = frames.iter().rfind(|frame| !frame.python).map(ToString::to_string);
+            Some(format!("the caller of {} cannot be determined", last.as_deref().unwrap_or("it")))
+        }
+    };
+    let of_python = || {
+        let is_cut = python.is_some_and(|python| !python.is_complete);
+        is_cut.then(|| "not all Python frames could be read".to_owned())
+    };
+    native.or_else(of_python)
+}
+
+fn folder_of(tgid: Tgid) -> PathBuf {
+    Path::new(PROC).join(tgid.to_string())
+}
+
+pub(crate) fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Shared by the samples that saw the same.
+pub(crate) type SharedNative = Arc<NativeStack>;
+pub(crate) type SharedPython = Option<Arc<WalkedPython>>;

@@ -1,0 +1,251 @@
+//! Samples threads several times, and reports each thread with its samples.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::sync::Arc;
+
+use gpuprobe_event::{Tgid, ThreadSample, ThreadStack, Tid};
+
+use crate::error::CaptureError;
+use crate::threads::thread_iterator::{RawThread, ThreadIterator};
+use crate::threads::thread_resolver::{SharedNative, SharedPython, ThreadResolver, hash_of};
+
+/// Bits of the state of a task in the Linux kernel.
+const INTERRUPTIBLE: u32 = 1;
+const UNINTERRUPTIBLE: u32 = 2;
+const STOPPED: u32 = 4;
+const TRACED: u32 = 8;
+const LONGEST_NAME: usize = 128;
+
+/// The threads of one process.
+#[derive(Debug)]
+pub struct SampledThreads {
+    pub tgid: Tgid,
+    /// Each with its name and its samples, of which there is at least one.
+    pub threads: Vec<(Tid, String, Vec<ThreadSample>)>,
+    /// Threads that exited between the samples.
+    pub exited: u64,
+    /// Why its Python frames are missing, if it runs Python.
+    pub python_problem: Option<String>,
+    /// Why its stacks are missing.
+    pub problem: Option<String>,
+}
+
+/// A thread: its number, and when it began.
+type ThreadKey = (Tgid, Tid, u64);
+
+/// Samples the threads of processes. It needs no probes in them.
+#[derive(Debug)]
+pub struct ThreadSampler {
+    iterator: ThreadIterator,
+    resolver: ThreadResolver,
+    rounds: u64,
+    threads: HashMap<ThreadKey, Thread>,
+    /// A round had more threads than are read.
+    is_cut: bool,
+}
+
+#[derive(Debug)]
+struct Thread {
+    name: String,
+    samples: Vec<UnnamedSample>,
+    last_round: u64,
+}
+
+/// A sample before its frames are named, which may take long.
+#[derive(Debug)]
+struct UnnamedSample {
+    at_ns: u64,
+    state: char,
+    system_call: Option<u32>,
+    wait_channel: Option<String>,
+    cpu_ns: u64,
+    waits: u64,
+    /// A hash of the registers and the stack.
+    seen: u64,
+    native: SharedNative,
+    python: SharedPython,
+}
+
+impl ThreadSampler {
+    /// Loads the iterator.
+    pub fn new() -> Result<Self, CaptureError> {
+        Ok(Self {
+            iterator: ThreadIterator::new()?,
+            resolver: ThreadResolver::default(),
+            rounds: 0,
+            threads: HashMap::new(),
+            is_cut: false,
+        })
+    }
+
+    /// Samples the threads of these processes once.
+    pub fn sample(&mut self, processes: &[Tgid]) -> Result<(), CaptureError> {
+        let (raw, is_cut) = self.iterator.read(processes)?;
+        self.is_cut |= is_cut;
+        self.rounds += 1;
+        let mut counts: BTreeMap<Tgid, usize> = BTreeMap::new();
+        for thread in &raw {
+            *counts.entry(Tgid(thread.head.tgid)).or_default() += 1;
+        }
+        for (tgid, threads) in counts {
+            self.resolver.observe(tgid, threads);
+        }
+        for thread in &raw {
+            self.take(thread);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, raw: &RawThread) {
+        let head = &raw.head;
+        let key = (Tgid(head.tgid), Tid(head.tid), head.begun_ns);
+        let state = state_of(head.state);
+        let is_asleep = matches!(state, 'S' | 'D');
+        let registers = (head.instruction_pointer, head.stack_pointer, head.frame_pointer, head.preserved);
+        let seen = hash_of(&(registers, &raw.stack));
+        let last = self.threads.get(&key).and_then(|thread| thread.samples.last());
+        // a thread that has not run since has the same frames, and waits at the same place
+        let has_slept = |last: &&UnnamedSample| is_asleep && last.waits == head.waits && last.seen == seen;
+        let same = last
+            .filter(has_slept)
+            .map(|last| (Arc::clone(&last.native), last.python.clone(), last.wait_channel.clone()));
+        let (native, python, wait_channel) = same.unwrap_or_else(|| {
+            let python = self.resolver.walk_python(raw).map(Arc::new);
+            let native = last.filter(|last| last.seen == seen).map(|last| Arc::clone(&last.native));
+            let native = native.unwrap_or_else(|| Arc::new(self.resolver.unwind(raw, is_asleep)));
+            let channel = is_asleep.then(|| wait_channel(key.0, key.1)).flatten();
+            (native, python, channel)
+        });
+        let sample = UnnamedSample {
+            at_ns: head.at_ns,
+            state,
+            // what a running thread entered the Linux kernel for may be over
+            system_call: u32::try_from(head.system_call).ok().filter(|_| is_asleep),
+            wait_channel,
+            cpu_ns: head.cpu_ns,
+            waits: head.waits,
+            seen,
+            native,
+            python,
+        };
+        let name = || text_of(&head.name);
+        let thread = self.threads.entry(key).or_insert_with(|| Thread {
+            name: name(),
+            samples: Vec::new(),
+            last_round: 0,
+        });
+        thread.last_round = self.rounds;
+        thread.samples.push(sample);
+    }
+
+    /// Whether there were more threads than are read.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Names the frames of everything that was sampled since the last call.
+    pub fn finish(&mut self) -> Vec<SampledThreads> {
+        let mut processes: BTreeMap<Tgid, SampledThreads> = BTreeMap::new();
+        let mut threads: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
+        threads.sort_by_key(|(key, _)| *key);
+        let mut names = Names::default();
+        for ((tgid, tid, _), thread) in threads {
+            let (problem, python_problem) = self.resolver.problems(tgid);
+            let process = processes.entry(tgid).or_insert_with(|| SampledThreads {
+                tgid,
+                threads: Vec::new(),
+                exited: 0,
+                python_problem,
+                problem,
+            });
+            if thread.last_round < self.rounds {
+                process.exited += 1;
+                continue;
+            }
+            let samples = thread.samples.iter();
+            let named = samples.map(|sample| names.sample(&mut self.resolver, tgid, sample)).collect();
+            process.threads.push((tid, thread.name, named));
+        }
+        let known: HashSet<Tgid> = processes.keys().copied().collect();
+        known.iter().for_each(|tgid| self.resolver.forget(*tgid));
+        self.rounds = 0;
+        processes.into_values().collect()
+    }
+}
+
+/// Stacks that were named already. Samples that saw the same share them.
+#[derive(Default)]
+struct Names {
+    known: HashMap<(Tgid, usize, Option<usize>, bool), (Arc<ThreadStack>, u64)>,
+}
+
+impl Names {
+    fn sample(&mut self, resolver: &mut ThreadResolver, tgid: Tgid, sample: &UnnamedSample) -> ThreadSample {
+        let is_torn = sample.state == 'R';
+        let python = sample.python.as_deref();
+        // both are alive until all samples are named, so their addresses tell them apart
+        let at =
+            (Arc::as_ptr(&sample.native) as usize, sample.python.as_ref().map(|p| Arc::as_ptr(p) as usize));
+        let (stack, caller_state) = self
+            .known
+            .entry((tgid, at.0, at.1, is_torn))
+            .or_insert_with(|| {
+                let (stack, state) = resolver.name(tgid, &sample.native, python, is_torn);
+                (Arc::new(stack), state)
+            })
+            .clone();
+        ThreadSample {
+            at_ns: sample.at_ns,
+            state: sample.state,
+            system_call: sample.system_call,
+            wait_channel: sample.wait_channel.clone(),
+            cpu_ns: sample.cpu_ns,
+            waits: sample.waits,
+            stack,
+            caller_state,
+        }
+    }
+}
+
+/// The letter of /proc for the state of a task.
+fn state_of(bits: u32) -> char {
+    match bits {
+        0 => 'R',
+        _ if bits & STOPPED != 0 => 'T',
+        _ if bits & TRACED != 0 => 't',
+        _ if bits & INTERRUPTIBLE != 0 => 'S',
+        _ if bits & UNINTERRUPTIBLE != 0 => 'D',
+        _ => 'X',
+    }
+}
+
+/// The function of the Linux kernel that a thread waits in; `None` if it runs or that may not be known.
+fn wait_channel(tgid: Tgid, tid: Tid) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{tgid}/task/{tid}/wchan")).ok()?;
+    let is_name = !text.is_empty() && text != "0" && text.len() <= LONGEST_NAME;
+    is_name.then_some(text)
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_the_letters_of_proc() {
+        let freezable = 0x2000;
+        let states = [0, 1, freezable | 1, 2, 0x402, 4, 8, 0x80];
+        assert_eq!(states.map(state_of), ['R', 'S', 'S', 'D', 'D', 'T', 't', 'X']);
+    }
+
+    #[test]
+    fn names_end_at_the_first_zero() {
+        assert_eq!(text_of(b"python3\0rest"), "python3");
+        assert_eq!(text_of(b"\xff\xfe"), "\u{fffd}\u{fffd}");
+    }
+}

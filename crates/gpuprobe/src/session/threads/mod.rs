@@ -1,0 +1,3 @@
+//! What the threads of processes wait for.
+
+pub(crate) mod thread_samples;
