@@ -35,7 +35,7 @@ pub use probe_point::{
 };
 pub use process::{
     CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, gpu_processes, loader_of,
-    offset_in_file, open_gpus, pod_of, rank_of,
+    offset_in_file, open_gpus, pod_of, rank_of, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

@@ -1,12 +1,15 @@
 //! Decodes raw registers and stack words into named, typed arguments. Pure functions: no I/O and no state.
 
+mod communicators;
+
 use std::borrow::Cow;
 
-pub use crate::catalogue::MAX_POINTEE;
+use self::communicators::made_list;
 use crate::catalogue::{
     Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
     StructLayout,
 };
+pub use crate::catalogue::{MAX_POINTEE, UNIQUE_ID};
 use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
@@ -111,8 +114,11 @@ pub fn stack_words(f: &Function) -> usize {
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
     let mut values: Vec<_> = args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect();
+    if let Some((_, value)) = f.roles.id.and_then(|id| values.get_mut(usize::from(id))) {
+        *value = communicators::unique_id(f, words).map_or(Value::Unread, Value::Hex);
+    }
     if made_list(f).is_some() {
-        show_made_list(f, words, &mut values);
+        communicators::show_made_list(f, words, &mut values);
     } else if args.iter().any(|arg| arg.out.is_some()) {
         show_outs(f, args, words, &mut values);
     }
@@ -136,25 +142,6 @@ fn show_outs(f: &Function, args: &[Arg], words: &Words<'_>, values: &mut [(Name,
     }
 }
 
-/// The argument that is a list of handles which the call makes.
-fn made_list(f: &Function) -> Option<u8> {
-    f.roles.made.filter(|_| f.roles.count.is_some())
-}
-
-/// Replaces the pointer to a list of handles by its first entries, by their position. If nothing was read the pointer
-/// stays.
-fn show_made_list(f: &Function, words: &Words<'_>, values: &mut [(Name, Value)]) {
-    const POSITIONS: [&str; MAX_OUTS] = ["0", "1", "2", "3"];
-    let count = argument_number(f, f.roles.count, words).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-    let entries = POSITIONS.into_iter().zip(words.outs).take(count);
-    let entries: Vec<_> =
-        entries.map_while(|(at, word)| Some((Cow::Borrowed(at), Value::Hex(word?)))).collect();
-    let list = f.roles.made.and_then(|list| values.get_mut(usize::from(list)));
-    if let Some((_, value)) = list.filter(|_| !entries.is_empty()) {
-        *value = Value::Struct(entries);
-    }
-}
-
 /// The copied text. It is untrusted.
 fn text(words: &Words<'_>) -> Option<String> {
     let end = words.pointee.iter().position(|b| *b == 0)?;
@@ -166,9 +153,6 @@ fn text(words: &Words<'_>) -> Option<String> {
 }
 
 fn argument(arg: &Arg, words: &Words<'_>) -> Value {
-    if arg.ty == "ncclUniqueId" {
-        return unique_id(arg, words).map_or(Value::Unread, Value::Hex);
-    }
     match (arg.kind, passed(arg, words)) {
         (ArgKind::Struct { layout: Some(layout), bytes }, Some(passed)) => {
             let all = in_memory(passed);
@@ -177,18 +161,6 @@ fn argument(arg: &Arg, words: &Words<'_>) -> Value {
         (kind, Some([first, ..])) => scalar(kind, Number { word: *first, bytes: kind.bytes() }),
         (_, Some([]) | None) => Value::Unread,
     }
-}
-
-/// The hash of a unique id of NCCL, by which NCCL's log and its RAS service name the communicator. An id is longer than
-/// what is copied of the stack, but NCCL uses less than half of it and sets the rest to 0.
-fn unique_id(arg: &Arg, words: &Words<'_>) -> Option<u64> {
-    let ArgLoc::Stack { offset, bytes } = arg.loc() else { return None };
-    let copied = words.stack.get(usize::from(offset / 8)..).filter(|copied| !copied.is_empty())?;
-    let copied = copied.iter().flat_map(|word| word.to_le_bytes());
-    let id = copied.chain(std::iter::repeat(0)).take(usize::from(bytes));
-    // as NCCL computes it, with bytes as signed numbers
-    let add = |hash: u64, byte: u8| hash.wrapping_mul(33) ^ i64::from(byte.cast_signed()).cast_unsigned();
-    Some(id.fold(5381, add))
 }
 
 /// The words in which an argument was passed.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuprobe_analysis::{Collective, Communicator, Differing, Rank};
+use gpuprobe_analysis::{Collective, Communicator, CommunicatorRank, Differing};
 use gpuprobe_event::Tgid;
 
 use crate::units::{count, grouped};
@@ -59,7 +59,7 @@ pub(crate) fn made_by_each(communicator: &Communicator) -> String {
 /// The functions of all ranks with the number of their calls, most first.
 pub(crate) fn functions(communicator: &Communicator) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let all = |rank: &Rank| rank.functions.clone().into_iter().chain(rank.point_to_point.clone());
+    let all = |rank: &CommunicatorRank| rank.functions.clone().into_iter().chain(rank.point_to_point.clone());
     for (function, n) in communicator.ranks.iter().flat_map(all) {
         let sum = sums.entry(function).or_default();
         *sum = sum.saturating_add(n);

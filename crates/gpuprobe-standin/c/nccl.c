@@ -58,6 +58,13 @@ int impl_ncclCommInitRankConfig(void **comm, int ranks, struct unique_id id, int
 	return impl_ncclCommInitRank(comm, ranks, id, rank);
 }
 
+int impl_ncclCommInitRankScalable(void **comm, int ranks, int rank, int count, struct unique_id *ids,
+				  void *config)
+{
+	(void)config;
+	return count > 0 ? impl_ncclCommInitRank(comm, ranks, ids[0], rank) : INVALID_ARGUMENT;
+}
+
 int impl_ncclCommInitAll(void **comms, int devices, const int *list)
 {
 	int result = SUCCESS;

@@ -7,6 +7,7 @@ use gpuprobe_event::Tgid;
 use super::groups::{Grouped, ThreadGroup, group};
 use super::jobs::{self, Candidate, Job};
 use super::judged::JudgedThread;
+use super::nccl_status::NcclStatus;
 use super::sample::{LastOperation, Rank, SampledProcess};
 
 /// The threads of processes.
@@ -16,6 +17,8 @@ pub struct StacksReport {
     pub jobs: Vec<Job>,
     /// Processes that differ from others of their job first, then the others of jobs.
     pub processes: Vec<ProcessThreads>,
+    /// What NCCL says about the jobs.
+    pub nccl: Vec<NcclStatus>,
 }
 
 /// The threads of a process.
@@ -61,7 +64,7 @@ impl StacksReport {
         let order = order(&jobs);
         // the sort is stable: other processes stay in the order of their numbers
         processes.sort_by_key(|process| order.get(&process.tgid).copied().unwrap_or(usize::MAX));
-        Self { jobs, processes }
+        Self { jobs, processes, nccl: Vec::new() }
     }
 }
 

@@ -10,7 +10,8 @@ mod pods;
 mod process_memory;
 
 pub use container::{container_named, container_of};
-pub(crate) use environ::current as current_environment;
+pub use environ::variable_at_start;
+pub(crate) use environ::{at_start as environment_at_start, current as current_environment};
 pub(crate) use gpu_processes::NVIDIA_MAJOR;
 pub use gpu_processes::{gpu_processes, open_gpus, rank_of};
 pub use loader::{Loader, loader_of};

@@ -5,7 +5,7 @@ use std::sync::RwLock;
 
 use super::roles::{Class, Roles};
 use super::types::{ArgKind, Types};
-use super::{Api, Arg, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
+use super::{Api, Arg, ArgLoc, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
 use crate::ids::FunctionId;
 use crate::table::{in_ranges, lines};
 
@@ -105,6 +105,13 @@ fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> 
         let layout = types.layout(ty).filter(|layout| usize::from(layout.bytes) <= MAX_POINTEE)?;
         Some((position, Pointee::Struct(layout)))
     });
+    // on x86-64 an id is on the stack, on aarch64 behind a pointer
+    let id = roles.id.filter(|id| {
+        arg(*id).is_some_and(|arg| arg.is_pointer() || matches!(arg.loc(), ArgLoc::Indirect { .. }))
+    });
+    if let Some(id) = id {
+        return Some((id, Pointee::UniqueId));
+    }
     let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
     let count = u8::try_from(args.len()).ok()?;
     described.or_else(|| {

@@ -188,6 +188,8 @@ pub struct Roles {
     pub func_out: Option<u8>,
     /// Where the handle of what the call makes is returned; a list of them if `count` is set.
     pub made: Option<u8>,
+    /// The unique id of a communicator.
+    pub id: Option<u8>,
     /// The handle that the returned one is an alias of.
     pub alias: Option<u8>,
     /// One dim3, or three integers from this argument on.
@@ -266,6 +268,7 @@ impl Roles {
                 "name_out" => roles.name_out = position(value),
                 "func_out" => roles.func_out = position(value),
                 "made" => roles.made = position(value),
+                "id" => roles.id = position(value),
                 "alias" => roles.alias = position(value),
                 "grid" => roles.grid = position(value),
                 "block" => roles.block = position(value),

@@ -172,6 +172,25 @@ fn a_new_communicator_shows_its_handle_and_the_hash_of_its_id() {
 }
 
 #[test]
+fn a_unique_id_behind_a_pointer_has_the_same_hash() {
+    let mut id = [0; MAX_POINTEE];
+    id[..3].copy_from_slice(&[1, 2, 0xff]);
+    let by_pointer = function(Api::Nccl, 12, "ncclCommInitRankScalable");
+    let registers = [0x7f00, 8, 3, 2, 0x7e00, 0];
+    let words = Words { registers: &registers, pointee: &id[..UNIQUE_ID], ..Words::default() };
+    let args = show(by_pointer, &words);
+    assert_eq!(args[4].0, "commIds");
+    if cfg!(target_arch = "x86_64") {
+        let by_value = function(Api::Nccl, 12, "ncclCommInitRankConfig");
+        let on_stack = Words { registers: &registers, stack: &[0x00ff_0201], ..Words::default() };
+        assert_eq!(show(by_value, &on_stack)[2].1, args[4].1);
+    }
+    assert!(matches!(args[4].1, Value::Hex(hash) if hash != 0x7e00));
+    let unread = show(by_pointer, &Words { pointee: &[], ..words });
+    assert_eq!(unread[4].1, Value::Unread, "a pointer is no id");
+}
+
+#[test]
 fn communicators_of_one_process_are_shown_by_rank() {
     let f = function(Api::Nccl, 12, "ncclCommInitAll");
     let outs = [Some(0xa0), Some(0xb0), Some(0xc0), Some(0xd0)];

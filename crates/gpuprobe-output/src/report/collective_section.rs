@@ -1,6 +1,6 @@
 //! The section about collectives: the ranks that differ, and a table of all ranks.
 
-use gpuprobe_analysis::{Collectives, Communicator, Rank};
+use gpuprobe_analysis::{Collectives, Communicator, CommunicatorRank};
 
 use super::sections::{MOST_ROWS, end_table, table};
 use super::svg::{escape, put};
@@ -29,7 +29,7 @@ pub(super) fn collectives(out: &mut String, collectives: &Collectives) {
     end_table(out, ranks().count());
 }
 
-fn row(out: &mut String, communicator: &Communicator, rank: &Rank) {
+fn row(out: &mut String, communicator: &Communicator, rank: &CommunicatorRank) {
     let name = communicator_name(communicator);
     let id = communicator.id.map_or_else(String::new, |id| format!("commId {id:#x}"));
     let number = rank.rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());

@@ -1,9 +1,13 @@
 //! Collectives of NCCL by communicator and rank, compared with the ledger of each rank.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::process::Command;
+use std::thread;
 
-use gpuprobe_analysis::{Collectives, Rank};
-use gpuprobe_e2e::process::{finish, gpuprobe, shown};
+use gpuprobe_analysis::{Collectives, CommunicatorRank};
+use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures};
 use gpuprobe_event::Api;
@@ -18,7 +22,7 @@ fn run(args: &[&str]) -> Outcome {
 }
 
 /// The calls of a rank by function.
-fn calls(rank: &Rank) -> Counts {
+fn calls(rank: &CommunicatorRank) -> Counts {
     let all = rank.functions.iter().chain(&rank.point_to_point);
     all.map(|(function, n)| ((*function).to_owned(), *n)).collect()
 }
@@ -109,7 +113,9 @@ fn a_report_has_the_collectives_of_the_run_in_every_form() {
     let program = fixtures::standins(Cuda::Cuda12).workload("collectives");
     let outcome = Run::new(program).args(&["8", "20", "other", "5", "7"]).outcome_in(&trace);
     let pids = assert_exact(&outcome, &outcome.trace.summary().collectives);
-    assert_eq!(outcome.trace.counts(pids[&5], Api::Nccl)["ncclCommInitRank"], 1);
+    for (rank, function) in [(4, "ncclCommInitRank"), (5, "ncclCommInitRankScalable")] {
+        assert_eq!(outcome.trace.counts(pids[&rank], Api::Nccl)[function], 1, "both ways to pass an id");
+    }
     let text = finish(&mut gpuprobe(&["report", &shown(&trace)])).stdout;
     let json = finish(&mut gpuprobe(&["report", "--json", &shown(&trace)])).json().remove(0);
     assert_eq!(finish(&mut gpuprobe(&["report", &shown(&trace), "--html", &shown(&page)])).status, 0);
@@ -124,4 +130,39 @@ fn a_report_has_the_collectives_of_the_run_in_every_form() {
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), 2, "seven ranks agree");
+}
+
+/// Answers one client like NCCL's RAS service.
+fn ras_service(listener: &TcpListener, status: &str) {
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    for (question, answer) in
+        [("CLIENT PROTOCOL 2", "SERVER PROTOCOL 2\n"), ("TIMEOUT 1", "OK\n"), ("VERBOSE STATUS", status)]
+    {
+        assert_eq!(lines.next().unwrap().unwrap(), question);
+        stream.write_all(answer.as_bytes()).unwrap();
+    }
+}
+
+#[bpf_test]
+fn stacks_have_the_status_of_the_ras_service() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let service = thread::spawn(move || {
+        for _ in 0..2 {
+            ras_service(&listener, "Job summary\n  rank 3 lags\x1b\n");
+        }
+    });
+    // it waits for a line
+    let mut process = Talk::start(Command::new("cat").env("NCCL_RAS_ADDR", &address));
+    let pid = process.pid().to_string();
+    let of_process = ["stacks", "--samples", "1", "-d", &pid];
+    let text = finish(&mut gpuprobe(&of_process));
+    let shown = format!("\nNCCL's RAS service at {address}:\n  Job summary\n    rank 3 lags\\u{{1b}}\n");
+    assert!(text.status == 0 && text.stdout.ends_with(&shown), "{}{}", text.stdout, text.stderr);
+    let json = finish(&mut gpuprobe(&[&of_process[..], &["--json"]].concat())).json().remove(0);
+    assert_eq!(json["nccl"][0]["text"], "Job summary\n  rank 3 lags\\u{1b}");
+    assert_eq!((&json["nccl"][0]["address"], &json["nccl"][0]["is_cut"]), (&address.into(), &false.into()));
+    service.join().unwrap();
+    process.stop();
 }

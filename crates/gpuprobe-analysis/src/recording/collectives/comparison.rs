@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::collective::Collective;
 use super::creation::GroupKey;
-use super::{Group, Member, Rank};
+use super::{CommunicatorRank, Group, Member};
 
 /// A communicator with the ranks that were observed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -20,7 +20,7 @@ pub struct Communicator {
     /// Its creation was observed, so counts begin at its first collective.
     pub is_complete: bool,
     /// The ranks that were observed, by number.
-    pub ranks: Vec<Rank>,
+    pub ranks: Vec<CommunicatorRank>,
     pub comparison: Comparison,
 }
 
@@ -109,7 +109,7 @@ fn compare(group: &Group) -> Comparison {
     }
     comparison.differing.sort_by_key(|rank| (rank.number, rank.rank, rank.pid));
     comparison.most = agreeing.iter().map(|rank| rank.collectives).max().unwrap_or(0);
-    let is_behind = |rank: &&&Rank| rank.collectives < comparison.most;
+    let is_behind = |rank: &&&CommunicatorRank| rank.collectives < comparison.most;
     comparison.behind = agreeing
         .iter()
         .filter(is_behind)

@@ -84,8 +84,8 @@ impl CollectiveAccount {
             return;
         }
         match function(call) {
-            Some("ncclCommInitRank") => self.rank_made(call, "comm", "rank"),
-            Some("ncclCommInitRankScalable") => self.rank_made(call, "newcomm", "myrank"),
+            Some("ncclCommInitRank") => self.rank_made(call, ["comm", "rank", "commId"]),
+            Some("ncclCommInitRankScalable") => self.rank_made(call, ["newcomm", "myrank", "commIds"]),
             Some("ncclCommInitAll") => self.all_made(call),
             Some(function @ ("ncclCommSplit" | "ncclCommShrink")) => self.part_made(call, function),
             Some("ncclCommDestroy" | "ncclCommAbort") => {
@@ -97,13 +97,14 @@ impl CollectiveAccount {
         }
     }
 
-    fn rank_made(&mut self, call: &Call, made: &str, rank: &str) {
+    /// One rank was made. The names are those of the arguments for the new handle, the rank and the id.
+    fn rank_made(&mut self, call: &Call, [made, rank, id]: [&str; 3]) {
         let unsigned = |name| number(call, name).and_then(|n| u32::try_from(n).ok());
         let (Some(handle), Some(size), Some(rank)) = (handle(call, made), unsigned("nranks"), unsigned(rank))
         else {
             return;
         };
-        let key = match super::collective::handle(call, "commId") {
+        let key = match super::collective::handle(call, id) {
             Some(id) => GroupKey::Id { id, size },
             None => {
                 let Some(order) = self.order(call.tgid).map(|order| order.next_of_size(size)) else { return };

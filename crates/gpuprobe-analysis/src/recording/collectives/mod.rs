@@ -53,7 +53,7 @@ impl Collectives {
 
 /// One rank of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Rank {
+pub struct CommunicatorRank {
     /// Its number in the communicator, if that is known.
     pub rank: Option<u32>,
     pub pid: Tgid,
@@ -78,7 +78,7 @@ fn as_hex<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error>
 /// A rank and its sequence.
 #[derive(Clone, Debug)]
 struct Member {
-    rank: Rank,
+    rank: CommunicatorRank,
     branch: usize,
     is_unchecked: bool,
 }
@@ -235,7 +235,7 @@ impl CollectiveAccount {
             }
         };
         let group = self.groups.get_mut(at)?;
-        let rank = Rank {
+        let rank = CommunicatorRank {
             rank: joining.rank,
             pid: call.tgid,
             process: Arc::clone(&call.process),
