@@ -13,13 +13,13 @@ const MOST_ORDERS: usize = 1024;
 /// The color of a rank that takes no part in a split.
 const NO_COLOR: i32 = -1;
 
-/// What the ranks of one communicator have in common.
+/// What the ranks of one communicator have in common. `round` is higher if the rank had joined one before: with
+/// `NCCL_COMM_ID` all communicators of a job have the same id, and there may be several jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum GroupKey {
     /// The hash of the unique id, which all ranks got from one of them.
-    Id { id: u64, size: u32 },
-    /// The order in which processes of one name made communicators of one size. `round` counts jobs: it is higher if
-    /// the rank had joined before.
+    Id { id: u64, size: u32, round: u32 },
+    /// The order in which processes of one name made communicators of one size.
     Order { process: Arc<str>, size: u32, order: u32, round: u32 },
     /// All ranks are in one process.
     Process { pid: Tgid, call: u64 },
@@ -105,23 +105,28 @@ impl CollectiveAccount {
             return;
         };
         let key = match super::collective::handle(call, id) {
-            Some(id) => GroupKey::Id { id, size },
+            Some(id) => self.free_round(rank, |round| GroupKey::Id { id, size, round }),
             None => {
                 let Some(order) = self.order(call.tgid).map(|order| order.next_of_size(size)) else { return };
-                self.free_round(call, size, order, rank)
+                let process = &call.process;
+                self.free_round(rank, |round| GroupKey::Order {
+                    process: Arc::clone(process),
+                    size,
+                    order,
+                    round,
+                })
             }
         };
         self.join(call, handle, Joining { key, size: Some(size), rank: Some(rank) });
     }
 
-    /// The first communicator of this order that does not have this rank yet.
-    fn free_round(&self, call: &Call, size: u32, order: u32, rank: u32) -> GroupKey {
-        let key = |round| GroupKey::Order { process: Arc::clone(&call.process), size, order, round };
+    /// The first round whose communicator does not have this rank yet.
+    fn free_round(&self, rank: u32, key: impl Fn(u32) -> GroupKey) -> GroupKey {
         let has_rank = |group: &Group| group.members.iter().any(|member| member.rank.rank == Some(rank));
         let is_taken =
             |key: &GroupKey| self.by_key.get(key).and_then(|at| self.groups.get(*at)).is_some_and(has_rank);
         // each round that is taken is a communicator, of which there are not many
-        (0..u32::MAX).map(key).find(|key| !is_taken(key)).unwrap_or_else(|| key(u32::MAX))
+        (0..u32::MAX).map(&key).find(|key| !is_taken(key)).unwrap_or_else(|| key(u32::MAX))
     }
 
     fn all_made(&mut self, call: &Call) {

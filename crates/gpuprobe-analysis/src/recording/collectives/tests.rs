@@ -196,6 +196,20 @@ fn ranks_without_a_readable_id_are_joined_by_order_and_size() {
 }
 
 #[test]
+fn communicators_with_the_same_id_are_joined_in_their_order() {
+    let mut job = Job::of(2);
+    job.all(100..102, |pid| all_reduce(pid, 1));
+    for pid in [101, 100] {
+        job.feed(init(pid, i64::from(pid) - 100, 2, Value::Hex(ID)));
+        job.feed(all_gather(pid, 1));
+    }
+    let communicators = job.0.report().communicators;
+    let made: Vec<_> = communicators.iter().map(counts).collect();
+    assert_eq!(made, [[(Some(0), 1), (Some(1), 1)], [(Some(0), 1), (Some(1), 1)]]);
+    assert!(communicators.iter().all(|c| c.id == Some(ID) && !c.comparison.finds_differences()));
+}
+
+#[test]
 fn communicators_of_one_process_and_parts_of_them() {
     let mut job = Job::default();
     let handles = Value::Struct(vec![("0".into(), Value::Hex(0xa0)), ("1".into(), Value::Hex(0xa1))]);
