@@ -18,7 +18,7 @@ pub(crate) const NVIDIA_MAJOR: u64 = 195;
 const CONTROL_MINOR: u32 = 254;
 /// The most open files of a process that are examined.
 const FILES_LIMIT: usize = 1 << 16;
-/// The environment variables that have the number of a process in its job, the most telling first, and how their
+/// The environment variables that have the number of a process in its job, the most specific first, and how their
 /// assignments begin.
 const RANKS: [(&str, &[u8]); 4] = [
     ("RANK", b"RANK="),

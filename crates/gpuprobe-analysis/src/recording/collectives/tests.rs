@@ -123,7 +123,7 @@ fn a_rank_that_is_behind_is_named_with_its_next_collective() {
 }
 
 #[test]
-fn a_rank_that_differs_is_named_whoever_was_first() {
+fn a_rank_that_differs_is_named_also_if_it_was_first() {
     for odd in [100, 102, 107] {
         for is_first in [true, false] {
             let mut job = Job::of(8);
