@@ -37,8 +37,8 @@ use crate::stacks::resolver::FileResolver;
 use crate::tables::exited_rows::ExitedRows;
 use crate::tables::process_filter::ProcessFilter;
 use crate::tables::table_reader::TableReader;
-use crate::wire::MapName;
 use crate::wire::object_handles::handle_of;
+use crate::wire::{MapName, from_bytes};
 
 mod interpreters;
 
@@ -190,9 +190,10 @@ impl Capture {
             .map_err(CaptureError::bpf("add a process to watch"))
     }
 
-    /// How many processes are watched by name.
-    pub fn target_count(&self) -> Result<usize, CaptureError> {
-        Ok(self.tables.map(MapName::Targets)?.keys().count())
+    /// The processes that are watched by number.
+    pub fn targets(&self) -> Result<Vec<Tgid>, CaptureError> {
+        let map = self.tables.map(MapName::Targets)?;
+        Ok(map.keys().map(|key| Tgid(from_bytes(&key))).collect())
     }
 
     /// Marks a process that copies stacks away and back, so that its return addresses move. No return probe is

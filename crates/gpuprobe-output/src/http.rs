@@ -8,6 +8,7 @@ pub mod fuzz;
 mod latest;
 mod password_queue;
 mod routes;
+mod stacks_requests;
 mod tls;
 mod web_config;
 
@@ -29,6 +30,7 @@ use connections::accept;
 pub use latest::Latest;
 use latest::Serving;
 use routes::{Shown, Site, router};
+pub use stacks_requests::{StacksRequests, StacksSource, WaitingClients, stacks_requests};
 use web_config::WebConfig;
 
 /// Why the endpoint could not be started.
@@ -108,14 +110,14 @@ impl Endpoint {
     }
 
     /// Starts a thread that answers requests.
-    pub fn serve(self, latest: Latest) -> Result<ServerHandle, HttpError> {
+    pub fn serve(self, latest: Latest, stacks: Option<StacksSource>) -> Result<ServerHandle, HttpError> {
         let Self { runtime, listener, web_config, fresh_for, limits, .. } = self;
         let serving = Arc::new(Serving::new(latest));
         let site = Arc::new(Site {
             serving: Arc::clone(&serving),
             web_config,
             auth: Authenticator::new().ok_or(HttpError::Random)?,
-            router: router(Shown { serving: Arc::clone(&serving), fresh_for }),
+            router: router(Shown { serving: Arc::clone(&serving), fresh_for, stacks }),
         });
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = move || {

@@ -39,8 +39,11 @@ pub use convert::{Conversion, Converted, Target, Weight};
 pub use cost::cost;
 pub use curve::Strokes;
 pub use filter_text::filter_line;
-pub use http::{Endpoint, HttpError, HttpSettings, Latest, ServerHandle};
-pub use live::{Live, LiveOptions, pending};
+pub use http::{
+    Endpoint, HttpError, HttpSettings, Latest, ServerHandle, StacksRequests, StacksSource, WaitingClients,
+    stacks_requests,
+};
+pub use live::{EarlyCall, Live, LiveOptions, early_pending, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
 pub use metrics::{Format, encode};

@@ -12,7 +12,7 @@ mod result;
 use gpuprobe_analysis::ProcessEnd;
 use gpuprobe_event::{Call, Event, LossEvent, ProcessChange, ProcessEvent};
 
-pub use pending::pending;
+pub use pending::{EarlyCall, early_pending, pending};
 
 use crate::out_of_memory;
 use crate::timestamp::{Precision, push_time_of_day};

@@ -246,6 +246,16 @@ impl Summary {
         }
     }
 
+    /// The collectives up to now, including those of calls that have not returned.
+    pub fn collectives_with(&self, open: &[Call]) -> Collectives {
+        if let Some(begun) = &self.begun {
+            return begun.collectives_with(open);
+        }
+        let mut account = self.collectives.clone();
+        open.iter().for_each(|call| account.feed_call(call));
+        account.report()
+    }
+
     /// A call was entered. It is counted when it returns, unless the recording has no returns.
     fn begins(&mut self, call: &Call) {
         if self.calls > 0 {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gpuprobe_event::{Call, Frame, Tid};
 
+use super::gpu_call::{call_of, outside};
 use super::judged::JudgedThread;
 use super::sample::ThreadStack;
 use super::verdict::ThreadVerdict;
@@ -39,6 +40,27 @@ pub struct ThreadGroup {
     /// Whether the calls of all threads have the arguments of that call.
     pub has_same_arguments: bool,
     pub cpu: Option<CpuShares>,
+}
+
+impl ThreadGroup {
+    /// What distinguishes the place of a group from those in other processes: not what the GPU library does inside of
+    /// its call meanwhile.
+    pub(super) fn place(&self) -> GroupPlace {
+        let stack = &self.stack;
+        let frames = call_of(stack).map_or(stack.frames.as_slice(), |call| outside(stack, call));
+        let frames = frames.iter().map(Frame::to_string).collect();
+        GroupPlace { count: self.count, verdict: self.verdict, function: self.function.clone(), frames }
+    }
+}
+
+/// Where a group of threads is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GroupPlace {
+    count: u64,
+    verdict: ThreadVerdict,
+    function: Option<String>,
+    /// As text: addresses are others in each process.
+    frames: Vec<String>,
 }
 
 /// The CPU time of threads between their first and last samples, as shares of that time.

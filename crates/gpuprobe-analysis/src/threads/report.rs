@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuprobe_event::Tgid;
 
-use super::groups::{Grouped, ThreadGroup, group};
+use super::groups::{GroupPlace, Grouped, ThreadGroup, group};
 use super::jobs::{self, Candidate, Job};
 use super::judged::JudgedThread;
 use super::nccl_status::NcclStatus;
@@ -33,6 +33,8 @@ pub struct ProcessThreads {
     pub gpus: Vec<u32>,
     /// Threads in GPU calls first, stuck before moving.
     pub groups: Vec<ThreadGroup>,
+    /// An earlier process of its job whose threads are at the same places.
+    pub same_as: Option<Tgid>,
     /// Threads that were sampled.
     pub threads: u64,
     /// Those outside of GPU calls that are left out.
@@ -64,7 +66,24 @@ impl StacksReport {
         let order = order(&jobs);
         // the sort is stable: other processes stay in the order of their numbers
         processes.sort_by_key(|process| order.get(&process.tgid).copied().unwrap_or(usize::MAX));
+        if !all_threads {
+            find_same(&mut processes, &jobs);
+        }
         Self { jobs, processes, nccl: Vec::new() }
+    }
+}
+
+/// Finds the processes of a job that have their threads at the same places, so that these need not be read again and
+/// again.
+fn find_same(processes: &mut [ProcessThreads], jobs: &[Job]) {
+    let job_of = |(index, job): (usize, &Job)| job.processes.iter().map(move |tgid| (*tgid, index)).collect();
+    let job_of: HashMap<Tgid, usize> = jobs.iter().enumerate().flat_map::<Vec<_>, _>(job_of).collect();
+    let mut first: HashMap<(usize, Vec<GroupPlace>), Tgid> = HashMap::new();
+    for process in processes {
+        let Some(job) = job_of.get(&process.tgid).filter(|_| !process.groups.is_empty()) else { continue };
+        let places = process.groups.iter().map(ThreadGroup::place).collect();
+        let earlier = *first.entry((*job, places)).or_insert(process.tgid);
+        process.same_as = Some(earlier).filter(|tgid| *tgid != process.tgid);
     }
 }
 
@@ -104,6 +123,7 @@ fn process_threads(
         rank: process.rank.clone(),
         gpus: process.gpus.clone(),
         groups,
+        same_as: None,
         threads: sampled as u64,
         hidden_threads: (sampled - shown) as u64,
         other_threads,
@@ -161,6 +181,28 @@ mod tests {
         process.exited_threads = u64::MAX - 1;
         let shown = one(process, true);
         assert_eq!((shown.threads, shown.exited_threads), (1, u64::MAX));
+    }
+
+    #[test]
+    fn processes_of_a_job_with_threads_at_the_same_places_refer_to_the_first() {
+        let stack = |slot| {
+            let mut stack = stack_in("ncclAllReduce", 1, slot);
+            stack.frames[0].offset = slot;
+            stack.frames[2].address = slot;
+            stack
+        };
+        let mut processes: Vec<_> = (0..4)
+            .map(|rank| ranked(10 + rank, rank, vec![waiting(10 + rank, &stack(rank.into()))]))
+            .collect();
+        processes[0].threads = vec![waiting(10, &stack_in("cuInit", 1, 0))];
+        processes.push(SampledProcess { rank: None, ..ranked(20, 0, vec![waiting(20, &stack(0))]) });
+        let same = |all_threads| -> Vec<(u32, Option<u32>)> {
+            let report = StacksReport::build(processes.clone(), all_threads);
+            report.processes.iter().map(|process| (process.tgid.0, process.same_as.map(|of| of.0))).collect()
+        };
+        let expected = [(10, None), (11, None), (12, Some(11)), (13, Some(11)), (20, None)];
+        assert_eq!(same(false), expected);
+        assert_eq!(same(true), expected.map(|(pid, _)| (pid, None)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The size of the terminal.
+//! The terminal: its size, and the signal of Ctrl-\.
 
 use std::os::fd::AsFd;
 
@@ -8,6 +8,12 @@ use rustix::termios::tcgetwinsize;
 pub fn terminal_size(fd: impl AsFd) -> Option<(u16, u16)> {
     let size = tcgetwinsize(fd).ok()?;
     (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
+}
+
+/// Ignores SIGQUIT, which Ctrl-\ sends, in this process and in what it executes.
+pub fn ignore_quit_signal() {
+    // SAFETY: no function is installed, so nothing can run in a signal handler.
+    unsafe { libc::signal(libc::SIGQUIT, libc::SIG_IGN) };
 }
 
 #[cfg(test)]

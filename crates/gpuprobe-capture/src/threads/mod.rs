@@ -4,4 +4,5 @@ mod thread_iterator;
 mod thread_resolver;
 mod thread_sampler;
 
+pub use thread_iterator::ThreadIterator;
 pub use thread_sampler::{SampledThreads, ThreadSampler};

@@ -14,9 +14,9 @@ use crate::wire::{MapName, OBJECT, ProgramName, from_bytes, gp_thread_sample};
 /// The most bytes that one round may have: some thousands of threads. Further threads are counted.
 const ROUND_BYTES: u64 = 256 << 20;
 
-/// The iterator, loaded without any other program.
+/// The task iterator, loaded without any other program.
 #[derive(Debug)]
-pub(crate) struct ThreadIterator {
+pub struct ThreadIterator {
     link: Link,
     processes: MapHandle,
     chosen: Vec<Tgid>,
@@ -32,7 +32,8 @@ pub(crate) struct RawThread {
 }
 
 impl ThreadIterator {
-    pub(crate) fn new() -> Result<Self, CaptureError> {
+    /// Loads it. This needs privileges that reading does not.
+    pub fn new() -> Result<Self, CaptureError> {
         check_machine(None)?;
         let (loaded, log) = with_log(|| open().and_then(OpenObject::load));
         let object = loaded.map_err(|source| CaptureError::Load { reason: last_lines(&log), source })?;

@@ -192,10 +192,12 @@ impl ThreadResolver {
             frame: position(&frames, addresses.get(*index).copied()),
             slot: native.unwound.slots.get(index + 1).copied().flatten().unwrap_or(0),
         });
-        let caller = found.map_or(0, |(index, ..)| index + 1);
-        let state = (native.caller_state(caller), python.map(|python| python.state));
+        // outside of GPU calls there is no caller that waits
+        let state = found.map_or(0, |(index, ..)| {
+            hash_of(&(native.caller_state(index + 1), python.map(|python| python.state)))
+        });
         let incomplete = incomplete(native.unwound.end, python, &frames);
-        (ThreadStack { frames, incomplete, is_torn, gpu_call }, hash_of(&state))
+        (ThreadStack { frames, incomplete, is_torn, gpu_call }, state)
     }
 
     fn frames_at(&mut self, tgid: Tgid, address: u64, is_innermost: bool) -> Vec<Frame> {

@@ -70,13 +70,18 @@ struct UnnamedSample {
 impl ThreadSampler {
     /// Loads the iterator.
     pub fn new() -> Result<Self, CaptureError> {
-        Ok(Self {
-            iterator: ThreadIterator::new()?,
+        ThreadIterator::new().map(Self::of)
+    }
+
+    /// With an iterator that was loaded before, perhaps in another thread.
+    pub fn of(iterator: ThreadIterator) -> Self {
+        Self {
+            iterator,
             resolver: ThreadResolver::default(),
             rounds: 0,
             threads: HashMap::new(),
             is_cut: false,
-        })
+        }
     }
 
     /// Samples the threads of these processes once.

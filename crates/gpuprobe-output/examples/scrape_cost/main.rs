@@ -32,7 +32,7 @@ fn main() -> MainResult {
     };
     let endpoint = Endpoint::open(settings)?;
     let address: SocketAddr = endpoint.url().trim_start_matches("http://").parse()?;
-    let _server = endpoint.serve(latest.clone())?;
+    let _server = endpoint.serve(latest.clone(), None)?;
     latest.publish(snapshot.clone(), Duration::from_secs(1));
     scrape("the first scrape", address)?;
     for _ in 0..3 {

@@ -40,7 +40,7 @@ impl Server {
             serving: Arc::clone(&serving),
             web_config: WebConfig::open(None, |_| {}).map_err(HttpError::WebConfig)?,
             auth: Authenticator::new().ok_or(HttpError::Random)?,
-            router: router(Shown { serving, fresh_for: FRESH_FOR }),
+            router: router(Shown { serving, fresh_for: FRESH_FOR, stacks: None }),
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(HttpError::Runtime)?;
         let server = Self { runtime, site: Arc::new(site) };

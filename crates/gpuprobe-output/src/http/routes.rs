@@ -20,6 +20,7 @@ use super::auth::{Authenticator, Verdict};
 use super::counts::Counts;
 use super::latest::{Coding, Page, Serving, Text};
 use super::password_queue::Client;
+use super::stacks_requests::{self, StacksSource};
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 
@@ -30,6 +31,7 @@ const INDEX: &str = concat!(
     "</h1>\n<ul>\n",
     "<li><a href=\"/metrics\">/metrics</a>: metrics as Prometheus text, or as OpenMetrics if the client accepts it</li>\n",
     "<li><a href=\"/api/snapshot\">/api/snapshot</a>: the same numbers and more, as JSON</li>\n",
+    "<li><a href=\"/api/stacks\">/api/stacks</a>: what the threads of GPU processes wait for, as JSON (with --stacks)</li>\n",
     "<li><a href=\"/healthz\">/healthz</a>: ok while gpuprobe runs</li>\n",
     "<li><a href=\"/readyz\">/readyz</a>: ok while the numbers are fresh</li>\n",
     "</ul>\n</body></html>\n"
@@ -51,6 +53,8 @@ pub(super) struct Shown {
     pub(super) serving: Arc<Serving>,
     /// A snapshot counts as fresh for at least this long.
     pub(super) fresh_for: Duration,
+    /// With `--stacks`.
+    pub(super) stacks: Option<StacksSource>,
 }
 
 impl Site {
@@ -120,6 +124,7 @@ pub(super) fn router(shown: Shown) -> Router {
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .route("/api/snapshot", get(snapshot))
+        .route("/api/stacks", get(stacks))
         .fallback(|| async { (StatusCode::NOT_FOUND, "not found: / lists all pages\n") })
         .method_not_allowed_fallback(|| async {
             (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")
@@ -152,6 +157,10 @@ async fn metrics(State(shown): State<Shown>, headers: HeaderMap) -> Response {
 
 async fn snapshot(State(shown): State<Shown>, headers: HeaderMap) -> Response {
     page(&shown.serving, Text::Json, "application/json", &headers).await
+}
+
+async fn stacks(State(shown): State<Shown>) -> Response {
+    stacks_requests::answer(shown.stacks.as_ref()).await
 }
 
 async fn page(serving: &Serving, text: Text, content_type: &'static str, request: &HeaderMap) -> Response {

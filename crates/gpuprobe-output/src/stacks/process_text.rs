@@ -27,7 +27,7 @@ pub(super) fn process(
     }
     streams(out, process);
     for threads in &process.groups {
-        group(out, threads, options);
+        group(out, threads, process.same_as, options);
     }
     rest(out, process);
 }
@@ -45,7 +45,7 @@ fn head(out: &mut String, process: &ProcessThreads, gpus: &[ProcessGpu], width: 
     let begin = format!("Process {}{known}: ", process.tgid);
     let command = if process.command.is_empty() { &process.name } else { &process.command };
     let room = width.saturating_sub(begin.chars().count()).max(LEAST_COMMAND);
-    line(out, format_args!("{begin}{}", fitted(&printable(command), room)));
+    line(out, format_args!("{begin}{}", fitted(&printable(command.trim_end()), room)));
 }
 
 fn xid(errors: &GpuErrors) -> String {

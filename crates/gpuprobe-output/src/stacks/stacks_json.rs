@@ -71,6 +71,7 @@ fn one_process(process: &ProcessThreads, states: &GpuStates, architecture: Archi
         "xids": process_gpus::xids(&gpus, states).map(xid).collect::<Vec<_>>(),
         "streams": process.streams.iter().map(stream).collect::<Vec<_>>(),
         "groups": process.groups.iter().map(|threads| group(threads, architecture)).collect::<Vec<_>>(),
+        "same_as": process.same_as,
         "threads": process.threads,
         "hidden_threads": process.hidden_threads,
         "other_threads": process.other_threads,

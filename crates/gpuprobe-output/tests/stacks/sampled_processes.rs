@@ -188,3 +188,95 @@ pub(crate) fn states() -> GpuStates {
         xids: vec![errors(3, 31, 2), errors(5, 79, 1), errors(9, u64::MAX, 1)],
     }
 }
+
+/// Makes processes that no program could be.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    /// Few numbers, some of them extreme.
+    fn number(&mut self) -> u64 {
+        [0, 1, 2, SECOND / 2, SECOND, u64::MAX - 1, u64::MAX][self.below(7) as usize]
+    }
+
+    fn text(&mut self) -> String {
+        ["", "a", "\x1b[2J", "x\ny", "libc.so.6", "cuInit", "ncclAllReduce"][self.below(7) as usize]
+            .to_owned()
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        (self.below(2) == 0).then(|| make(self))
+    }
+
+    fn stack(&mut self) -> ThreadStack {
+        let frame = |random: &mut Self| Frame {
+            address: random.number(),
+            function: random.maybe(Self::text),
+            offset: random.number(),
+            module: random.maybe(Self::text),
+            file: random.maybe(Self::text),
+            line: random.maybe(|random| random.below(3) as u32),
+            inlined: false,
+            python: random.below(2) == 0,
+        };
+        let call = |random: &mut Self| GpuCall {
+            api: Api::ALL[random.below(Api::ALL.len() as u64) as usize],
+            function: random.text(),
+            frame: random.number() as usize,
+            slot: random.number(),
+        };
+        ThreadStack {
+            frames: (0..self.below(4)).map(|_| frame(self)).collect(),
+            incomplete: self.maybe(Self::text),
+            is_torn: self.below(2) == 0,
+            gpu_call: self.maybe(call),
+        }
+    }
+
+    fn thread(&mut self) -> SampledThread {
+        let sample = |random: &mut Self| ThreadSample {
+            at_ns: random.number(),
+            state: ['R', 'S', 'D', 'T', 'Z', '\0', '\x1b'][random.below(7) as usize],
+            system_call: random.maybe(|random| random.number() as u32),
+            wait_channel: random.maybe(Self::text),
+            cpu_ns: random.number(),
+            waits: random.number(),
+            stack: Arc::new(random.stack()),
+            caller_state: random.number(),
+        };
+        let calls = open_calls();
+        SampledThread {
+            tid: Tid(self.below(5) as u32),
+            name: self.text(),
+            samples: (0..self.below(4)).map(|_| sample(self)).collect(),
+            open_call: self.maybe(|random| calls[random.below(calls.len() as u64) as usize].clone()),
+            open_call_age_ns: self.maybe(Self::number),
+        }
+    }
+
+    pub(crate) fn process(&mut self) -> SampledProcess {
+        let rank = |random: &mut Self| Rank { variable: random.text(), number: random.below(3) as u32 };
+        let stream = |random: &mut Self| LastOperation {
+            stream: random.text(),
+            operation: random.text(),
+            age_ns: random.number(),
+        };
+        SampledProcess {
+            tgid: Tgid(self.below(5) as u32),
+            name: self.text(),
+            command: self.text(),
+            container: self.maybe(Self::text),
+            rank: self.maybe(rank),
+            gpus: vec![self.number() as u32],
+            threads: (0..self.below(6)).map(|_| self.thread()).collect(),
+            exited_threads: self.below(3),
+            python_problem: self.maybe(Self::text),
+            problem: self.maybe(Self::text),
+            streams: (0..self.below(12)).map(|_| stream(self)).collect(),
+        }
+    }
+}

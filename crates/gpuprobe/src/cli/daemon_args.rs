@@ -45,6 +45,9 @@ pub(crate) struct DaemonArgs {
     /// each GPU. Costs some microseconds for each tensor
     #[arg(long)]
     pub(crate) tensors: bool,
+    /// Also show on /api/stacks what the threads of GPU processes wait for: whoever may read the metrics sees their stacks
+    #[arg(long)]
+    pub(crate) stacks: bool,
     /// CUDA kernel launches
     #[arg(long)]
     pub(crate) cudatrace: bool,

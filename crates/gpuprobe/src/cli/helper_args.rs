@@ -15,6 +15,9 @@ pub(crate) struct ExecArgs {
     /// With --ids: the supplementary groups
     #[arg(long, value_delimiter = ',')]
     pub(crate) groups: Vec<u32>,
+    /// The command ignores SIGQUIT: Ctrl-\ is for gpuprobe
+    #[arg(long)]
+    pub(crate) ignore_quit: bool,
     /// The process that sends the signal to continue
     pub(crate) parent: i32,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

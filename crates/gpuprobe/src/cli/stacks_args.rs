@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::daemon_args::NvmlArgs;
 use super::value_parsers::pid;
+use crate::session::threads::thread_samples::DEFAULT_SAMPLES;
 
 #[derive(Debug, Args)]
 pub(crate) struct StacksArgs {
@@ -14,7 +15,7 @@ pub(crate) struct StacksArgs {
     #[arg(long)]
     pub(crate) all_threads: bool,
     /// How often to look, a quarter of a second apart; one is not enough to tell whether a thread moves
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_SAMPLES, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) samples: u32,
     /// One JSON object
     #[arg(long)]

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use gpuprobe_capture::ignore_quit_signal;
 use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
@@ -32,6 +33,9 @@ pub(crate) fn run(args: &ExecArgs) -> Result<u8> {
     if let [uid, gid] = args.ids[..] {
         become_user(uid, gid, &args.groups)
             .context("cannot change the user of the command (--as-root does not)")?;
+    }
+    if args.ignore_quit {
+        ignore_quit_signal();
     }
     unblock_signals()?;
     let error = Command::new(program).arg0(name).args(arguments).exec();

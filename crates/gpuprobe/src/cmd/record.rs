@@ -30,9 +30,12 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let (collect, verbose) = (collect(&args.recording), args.recording.attach.verbose);
     let mut following = Following::start(&config, selection, wanted, collect, verbose)?;
     following.probes.budget = budget;
+    following.show_stacks_at_quit();
     let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;
     if args.duration.is_none() {
-        note!("gpuprobe: recording: Ctrl-C ends it and keeps the trace");
+        note!(
+            "gpuprobe: recording: Ctrl-C ends it and keeps the trace, Ctrl-\\ shows the stacks of all threads"
+        );
     }
     let start = Instant::now();
     let is_time_over = || args.duration.is_some_and(|duration| start.elapsed() >= duration);
@@ -41,6 +44,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         let batch = following.take()?;
         following.probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &following.probes)?;
+        if following.take_stacks_request() {
+            recording.print_differing_ranks(&mut following.probes.capture);
+        }
     }
     let ending = following.probes.end_observation()?;
     let at_ns = ending.at_ns;

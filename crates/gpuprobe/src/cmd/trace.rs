@@ -14,6 +14,7 @@ use crate::session::follow::following::{FollowTargets, Following};
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
 use crate::session::record::recording::meta;
+use crate::session::threads::early_calls::EarlyCalls;
 use crate::terminal::live_printer::{Form, Printer};
 use crate::terminal::notes::note;
 
@@ -25,7 +26,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
         Following::start(&capture_config(args), selection, wanted, Collect::Stream, args.attach.verbose)?;
     keep_memory();
     let printer = Printer::start(form(args, &following.probes))?;
-    let mut trace = Trace { following, printer, calls: 0, lost_before: Losses::default() };
+    let early = args.pending.map(|_| EarlyCalls::new()).transpose()?;
+    let mut trace = Trace { following, printer, calls: 0, lost_before: Losses::default(), early };
     trace.run(args)?;
     trace.finish(args)
 }
@@ -70,12 +72,15 @@ struct Trace {
     calls: u64,
     /// With `--count`: the losses before the last batch.
     lost_before: Losses,
+    /// With `--pending`: calls that began before the probes were attached.
+    early: Option<EarlyCalls>,
 }
 
 impl Trace {
     fn run(&mut self, args: &TraceArgs) -> Result<()> {
         let start = Instant::now();
         let mut pending_shown = start;
+        self.show_early(args)?;
         let is_over = |since: Instant, span: Option<Duration>| span.is_some_and(|s| since.elapsed() >= s);
         loop {
             if !self.following.wait_for_events() {
@@ -96,6 +101,7 @@ impl Trace {
             }
             if is_over(pending_shown, args.pending) {
                 pending_shown = Instant::now();
+                self.show_early(args)?;
                 let now_ns = self.capture().clock().elapsed_ns();
                 let open = self.capture().open_calls()?;
                 self.show_pending(open, now_ns, args);
@@ -127,10 +133,24 @@ impl Trace {
         self.printer.events(events);
     }
 
+    /// With `--pending`: shows the calls that began before the probes were attached and have not returned yet.
+    fn show_early(&mut self, args: &TraceArgs) -> Result<()> {
+        if let Some(mut early) = self.early.take() {
+            let open = self.capture().open_calls()?;
+            let calls = early.look(&self.following.processes(), &open)?;
+            self.show_text(gpuprobe_output::early_pending(&calls), args);
+            self.early = Some(early);
+        }
+        Ok(())
+    }
+
     /// Shows the calls that have not returned yet, the oldest first.
     fn show_pending(&mut self, mut open: Vec<Call>, now_ns: u64, args: &TraceArgs) {
         open.retain(|call| args.nested || call.parent.is_none());
-        let text = gpuprobe_output::pending(&open, now_ns);
+        self.show_text(gpuprobe_output::pending(&open, now_ns), args);
+    }
+
+    fn show_text(&mut self, text: String, args: &TraceArgs) {
         match args.json {
             true => crate::terminal::notes::print_stderr(format_args!("{text}")),
             false => self.printer.text(text),

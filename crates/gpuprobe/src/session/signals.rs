@@ -77,9 +77,13 @@ impl Signals {
         arrived
     }
 
-    /// The first received signal that ends gpuprobe. SIGUSR1 and SIGUSR2 are meant for the command that it runs.
+    /// The first received signal that ends gpuprobe.
     pub(crate) fn termination_signal(&mut self) -> Option<Signal> {
-        let signals = self.take().into_iter().map(|arrived| arrived.signal);
-        signals.into_iter().find(|signal| !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2))
+        self.take().into_iter().map(|arrived| arrived.signal).find(|signal| ends_session(*signal))
     }
+}
+
+/// Whether a signal ends gpuprobe. SIGUSR1 and SIGUSR2 are meant for the command that it runs.
+pub(crate) fn ends_session(signal: Signal) -> bool {
+    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2)
 }

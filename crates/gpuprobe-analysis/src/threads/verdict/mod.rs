@@ -36,21 +36,33 @@ impl ThreadVerdict {
     }
 
     pub(super) fn of(thread: &SampledThread) -> Self {
-        let mut samples: Vec<&ThreadSample> = thread.samples.iter().filter(|s| is_readable(s)).collect();
-        if samples.is_empty() {
-            samples = thread.samples.iter().collect();
-        }
-        if samples.len() < 2 {
+        let all: Vec<&ThreadSample> = thread.samples.iter().collect();
+        if all.len() < 2 {
             return Self::Unknown;
         }
-        let unchanged = if is_in_one_call(thread, &samples) {
-            Self::Stuck
-        } else if is_at_one_place(&samples) {
-            Self::Idle
+        let readable: Vec<&ThreadSample> = all.iter().copied().filter(|s| is_readable(s)).collect();
+        match lasts_longer(thread, span_ns(&all)) {
+            Some(true) => Self::Stuck.if_long_enough(&all),
+            Some(false) => Self::Moving,
+            None if readable.is_empty() => Self::by_stacks(&all),
+            None => Self::by_stacks(&readable),
+        }
+    }
+
+    fn by_stacks(samples: &[&ThreadSample]) -> Self {
+        if samples.len() < 2 {
+            Self::Unknown
+        } else if is_in_one_call(samples) {
+            Self::Stuck.if_long_enough(samples)
+        } else if is_at_one_place(samples) {
+            Self::Idle.if_long_enough(samples)
         } else {
-            return Self::Moving;
-        };
-        if span_ns(&samples) >= LEAST_SPAN_NS { unchanged } else { Self::Unknown }
+            Self::Moving
+        }
+    }
+
+    fn if_long_enough(self, samples: &[&ThreadSample]) -> Self {
+        if span_ns(samples) >= LEAST_SPAN_NS { self } else { Self::Unknown }
     }
 }
 
@@ -74,11 +86,10 @@ fn span_ns(samples: &[&ThreadSample]) -> u64 {
     ends.map_or(0, |(first, last)| last.at_ns.saturating_sub(first.at_ns))
 }
 
-fn is_in_one_call(thread: &SampledThread, samples: &[&ThreadSample]) -> bool {
+fn is_in_one_call(samples: &[&ThreadSample]) -> bool {
     let calls: Option<Vec<&GpuCall>> = samples.iter().map(|sample| call_of(&sample.stack)).collect();
-    let is_one = calls.is_some_and(|calls| all_equal(calls.into_iter().map(identity)));
-    let is_unchanged = || did_not_run(samples) || all_equal(samples.iter().map(|sample| sample.caller_state));
-    lasts_longer(thread, span_ns(samples)).unwrap_or_else(|| is_one && is_unchanged())
+    calls.is_some_and(|calls| all_equal(calls.into_iter().map(identity)))
+        && (did_not_run(samples) || all_equal(samples.iter().map(|sample| sample.caller_state)))
 }
 
 /// What distinguishes a call from another one of the same thread.

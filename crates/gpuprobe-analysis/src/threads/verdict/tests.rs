@@ -137,6 +137,8 @@ fn a_probe_that_saw_the_call_begin_is_believed() {
     let cut = ThreadStack { incomplete: Some("cut".to_owned()), ..stack_outside(3) };
     assert_eq!(probed(&cut, open("cuStreamSynchronize"), 12 * SECOND), Stuck, "its frame is missing");
     assert_eq!(probed(&stack_outside(3), open("cuInit"), 12 * SECOND), Idle, "left by longjmp");
+    let torn = ThreadStack { is_torn: true, ..cut.clone() };
+    assert_eq!(probed(&torn, open("cuStreamSynchronize"), 12 * SECOND), Stuck, "no stack can be read");
     let hooked = samples::unfinished(samples::call(Api::Hook, "train_step", 0));
     assert_eq!(probed(&cut, hooked, 12 * SECOND), Idle, "a hooked function is no GPU call");
 }

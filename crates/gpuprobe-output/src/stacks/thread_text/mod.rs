@@ -1,7 +1,7 @@
 //! A group of threads: what they do, how they wait, and their stack.
 
 use gpuprobe_analysis::{CpuShares, ThreadGroup, ThreadVerdict};
-use gpuprobe_event::Frame;
+use gpuprobe_event::{Frame, Tgid};
 
 use super::StacksOptions;
 use super::system_calls::{self, Architecture};
@@ -17,7 +17,8 @@ const MOST_LISTED: usize = 8;
 /// The smallest width of a frame.
 const LEAST_FRAME: usize = 24;
 
-pub(super) fn group(out: &mut String, group: &ThreadGroup, options: &StacksOptions) {
+/// Appends a group. Its stack is left out if `same_as` is a process that has it, too.
+pub(super) fn group(out: &mut String, group: &ThreadGroup, same_as: Option<Tgid>, options: &StacksOptions) {
     let mut name = String::new();
     push_quoted(&mut name, &group.name);
     let first = group.tids.first().map(ToString::to_string).unwrap_or_default();
@@ -31,12 +32,28 @@ pub(super) fn group(out: &mut String, group: &ThreadGroup, options: &StacksOptio
     if let Some(others) = others(group) {
         line(out, format_args!("    {others}"));
     }
-    frames(out, &group.stack.frames, options.width);
+    match same_as {
+        Some(process) => line(out, format_args!("      at the same place as in process {process}")),
+        None => {
+            frames(out, &group.stack.frames, options.width);
+            notes(out, group);
+        }
+    }
+}
+
+/// What may be wrong with the stack.
+fn notes(out: &mut String, group: &ThreadGroup) {
     if let Some(why) = &group.stack.incomplete {
         line(out, format_args!("    the stack is incomplete: {}", printable(why)));
     }
-    if group.stack.is_torn {
-        out.push_str("    the stack may be wrong: the thread ran while it was read\n");
+    let ran = "the thread ran while they were read";
+    match &group.function {
+        _ if !group.stack.is_torn => {}
+        // all samples agree on the others
+        Some(function) if group.verdict == ThreadVerdict::Stuck => {
+            line(out, format_args!("    the frames inside of {} may be wrong: {ran}", printable(function)));
+        }
+        _ => line(out, format_args!("    the frames may be wrong: {ran}")),
     }
 }
 
@@ -128,7 +145,19 @@ fn others(group: &ThreadGroup) -> Option<String> {
     (!tids.is_empty()).then(|| format!("also {word} {}{more}", tids.join(", ")))
 }
 
-fn frames(out: &mut String, frames: &[Frame], width: usize) {
+/// The native frames outside of the outermost Python frame are those of the interpreter, the same in every program: they
+/// are counted.
+fn frames(out: &mut String, all: &[Frame], width: usize) {
+    let python_end = all.iter().rposition(|frame| frame.python).map_or(all.len(), |last| last + 1);
+    let (frames, interpreter) = all.split_at(python_end);
+    some_frames(out, frames, width);
+    if !interpreter.is_empty() {
+        let number = count(interpreter.len() as u64, "native frame", "native frames");
+        line(out, format_args!("      ... {number} of the interpreter"));
+    }
+}
+
+fn some_frames(out: &mut String, frames: &[Frame], width: usize) {
     let is_short = frames.len() <= INNERMOST + OUTERMOST;
     let (innermost, rest) = frames.split_at(if is_short { frames.len() } else { INNERMOST });
     let (left_out, outermost) = rest.split_at(rest.len().saturating_sub(OUTERMOST));

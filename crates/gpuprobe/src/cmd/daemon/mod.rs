@@ -9,7 +9,8 @@ use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{
-    CaptureConfig, Collect, Urgent, drop_privileges, install_seccomp_filter, return_memory_early,
+    CaptureConfig, Collect, ThreadIterator, Urgent, drop_privileges, install_seccomp_filter,
+    return_memory_early,
 };
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
@@ -28,6 +29,8 @@ use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::{Selection, pattern};
 use crate::session::signals::{Arrived, Signals};
+use crate::session::threads::stacks_service::StacksService;
+use crate::session::threads::thread_samples::OpenCalls;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Printer;
 
@@ -76,6 +79,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Count)).transpose()?;
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let probes = probes.with_hooks(resolved.hooks).with_budget(budget);
+    let iterator = args.stacks.then(ThreadIterator::new).transpose()?;
     // before there are other threads: privileges are per thread
     drop_privileges(false).context("cannot give up privileges")?;
     // before data of other processes is read, and before foreign code (NVML) is loaded
@@ -85,21 +89,26 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
             "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
         );
     }
+    let latest = Latest::default();
+    let stacks =
+        iterator.map(|iterator| StacksService::start(iterator, &args.pids, latest.clone())).transpose()?;
     let mut daemon = Daemon {
         observer: observer(args, sections, probes)?,
         signals,
         // before the host is scanned, so that no mapping is missed
         watch: Watch::start(args.rescan),
         args: args.clone(),
-        latest: Latest::default(),
+        latest,
         server: None,
+        stacks,
         self_metrics: SelfMetricsReader::new(Path::new("/proc")),
         shows_addresses: sections.memory && args.addresses,
         classic: Classic::new(sections, 0).with_addresses(args.addresses),
         printer: Printer::start().context("cannot start the display thread")?,
     };
     // from here on /readyz responds
-    daemon.server = Some(endpoint.serve(daemon.latest.clone())?);
+    daemon.server =
+        Some(endpoint.serve(daemon.latest.clone(), daemon.stacks.as_ref().map(StacksService::source))?);
     for pid in &args.pids {
         daemon.observer.probes.attach_process(Tgid(*pid))?;
         daemon.observer.probes.capture.add_target(Tgid(*pid))?;
@@ -199,6 +208,8 @@ struct Daemon {
     args: DaemonArgs,
     latest: Latest,
     server: Option<ServerHandle>,
+    /// With `--stacks`.
+    stacks: Option<StacksService>,
     self_metrics: SelfMetricsReader,
     shows_addresses: bool,
     classic: Classic,
@@ -255,6 +266,11 @@ impl Daemon {
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
         snapshot.self_metrics = self.self_metrics.read();
         self.latest.publish(snapshot, self.args.refresh);
+        if let Some(stacks) = &self.stacks {
+            let capture = &mut self.observer.probes.capture;
+            let calls = capture.open_calls()?;
+            stacks.set_open_calls(OpenCalls { calls, now_ns: capture.clock().elapsed_ns() });
+        }
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use gpuprobe_output::HttpError;
 
 use super::{Daemon, open_endpoint};
 use crate::cli::{DaemonArgs, daemon_settings};
+use crate::session::threads::stacks_service::StacksService;
 use crate::terminal::notes::note;
 
 impl Daemon {
@@ -95,7 +96,8 @@ impl Daemon {
     fn serve(&mut self, args: DaemonArgs) -> Result<(), HttpError> {
         let endpoint = open_endpoint(&args)?;
         let url = endpoint.url();
-        self.server = Some(endpoint.serve(self.latest.clone())?);
+        self.server =
+            Some(endpoint.serve(self.latest.clone(), self.stacks.as_ref().map(StacksService::source))?);
         self.args = args;
         note!("gpuprobe: metrics on {url}/metrics");
         Ok(())
@@ -131,6 +133,7 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("memleak", old.memleak != new.memleak),
         ("addresses", old.addresses != new.addresses),
         ("tensors", old.tensors != new.tensors),
+        ("stacks", old.stacks != new.stacks),
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),
         ("driver", old.driver != new.driver),

@@ -4,6 +4,7 @@
 //! and executes the command.
 
 use std::ffi::{CStr, OsString};
+use std::io::{self, IsTerminal};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -59,6 +60,8 @@ impl LaunchedCommand {
             .arg("__exec")
             .args(files)
             .args(user.into_iter().flat_map(id_options))
+            // the terminal sends it to the command as well
+            .args(io::stdin().is_terminal().then_some("--ignore-quit"))
             .envs(user.into_iter().flat_map(CommandUser::environment))
             .arg(std::process::id().to_string())
             .arg("--")

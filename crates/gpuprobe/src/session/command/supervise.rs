@@ -7,6 +7,7 @@ use anyhow::Result;
 use gpuprobe_capture::{Answer, Batch, Ending, PausedProcess, Urgent};
 use gpuprobe_discover::DiscoverError;
 use gpuprobe_event::Tgid;
+use nix::sys::signal::Signal;
 
 use super::command_user::CommandUser;
 use super::launch::{self, LaunchedCommand};
@@ -14,6 +15,7 @@ use super::stop_requests::StopRequests;
 use crate::cli::UserArgs;
 use crate::session::probes::probe_set::Probes;
 use crate::session::signals::Signals;
+use crate::session::threads::stacks_on_demand::StacksOnDemand;
 use crate::terminal::notes::note;
 
 /// Longest time between two reads of the ring buffer: the BPF programs do not wake us up for every record.
@@ -25,6 +27,8 @@ pub(crate) struct SupervisedCommand {
     signals: Signals,
     launched: LaunchedCommand,
     stops: StopRequests,
+    /// Shown at SIGQUIT, which Ctrl-\ sends.
+    stacks: StacksOnDemand,
 }
 
 /// The last records of a session with a command.
@@ -47,6 +51,7 @@ impl SupervisedCommand {
             signals,
             launched: LaunchedCommand::start_paused(command, user.as_ref())?,
             stops: StopRequests::default(),
+            stacks: StacksOnDemand::default(),
         })
     }
 
@@ -56,13 +61,21 @@ impl SupervisedCommand {
         self.launched.resume()
     }
 
+    /// Whether the user asked for stacks since the last time.
+    pub(crate) fn take_stacks_request(&mut self) -> bool {
+        self.stacks.take_request()
+    }
+
     /// Waits for records and probes paused processes. Returns the exit status of the command when it has exited.
     pub(crate) fn poll(&mut self, probes: &mut Probes) -> Result<(Batch, Option<u8>)> {
         // high priority until the paused processes have been answered
         let urgent = Urgent::begin();
         probes.capture.wait(&[self.signals.fd()], POLL_EVERY);
         for arrived in self.signals.take() {
-            if arrived.from_process {
+            if arrived.signal == Signal::SIGQUIT {
+                let targets = probes.capture.targets()?;
+                self.stacks.request(&mut probes.capture, targets);
+            } else if arrived.from_process {
                 self.launched.signal(arrived.signal);
             }
         }
@@ -78,7 +91,7 @@ impl SupervisedCommand {
     /// Detaches the probes after the command has exited.
     pub(crate) fn finish(&mut self, probes: &mut Probes) -> Result<CommandEnd> {
         // children that outlive the command are no longer observed; none of them may stay paused
-        let running = probes.capture.target_count()?;
+        let running = probes.capture.targets()?.len();
         let ending = probes.end_observation()?;
         for pause in &ending.batch.paused {
             self.stops.paused(*pause);

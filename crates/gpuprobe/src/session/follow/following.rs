@@ -1,19 +1,22 @@
 //! Follows running processes, or all processes of the host, until a signal or until the processes have exited.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect};
+use gpuprobe_discover::gpu_processes;
 use gpuprobe_event::{Hooks, Losses, Tgid};
+use nix::sys::signal::Signal;
 
 use super::mapping_watch::Watch;
 use super::process_set::{ProcessSet, process_of_thread};
 use crate::cli::RESCAN;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
-use crate::session::signals::Signals;
+use crate::session::signals::{Signals, ends_session};
+use crate::session::threads::stacks_on_demand::StacksOnDemand;
 use crate::terminal::notes::note;
 
 /// Longest time between two reads of the ring buffer: the BPF programs do not wake us up for every record.
@@ -35,6 +38,8 @@ pub(crate) struct Following {
     followed: ProcessSet,
     /// Only given processes are followed.
     has_pids: bool,
+    /// Shown at SIGQUIT, which Ctrl-\ sends; without it SIGQUIT ends the session.
+    stacks: Option<StacksOnDemand>,
 }
 
 impl Following {
@@ -53,7 +58,7 @@ impl Following {
         let watch = if wanted.paths.is_empty() { Some(Watch::start(RESCAN)) } else { None };
         attach(wanted, &mut probes, verbose)?;
         let has_pids = !wanted.pids.is_empty();
-        Ok(Self { probes, signals, watch, followed: ProcessSet::new(wanted.pids), has_pids })
+        Ok(Self { probes, signals, watch, followed: ProcessSet::new(wanted.pids), has_pids, stacks: None })
     }
 
     /// Waits for records; `false` if a signal ends the session.
@@ -61,7 +66,30 @@ impl Following {
         let mut others: Vec<_> = self.watch.iter().flat_map(Watch::fds).collect();
         others.push(self.signals.fd());
         self.probes.capture.wait(&others, LOOK_EVERY);
-        self.signals.termination_signal().is_none()
+        let mut arrived: Vec<Signal> =
+            self.signals.take().into_iter().map(|arrived| arrived.signal).collect();
+        if let Some(stacks) = &mut self.stacks
+            && arrived.contains(&Signal::SIGQUIT)
+        {
+            arrived.retain(|signal| *signal != Signal::SIGQUIT);
+            stacks.request(&mut self.probes.capture, processes(self.has_pids.then_some(&self.followed)));
+        }
+        !arrived.into_iter().any(ends_session)
+    }
+
+    /// The given processes that still run, or all that use GPUs.
+    pub(crate) fn processes(&self) -> Vec<Tgid> {
+        processes(self.has_pids.then_some(&self.followed))
+    }
+
+    /// Whether the user asked for stacks since the last time.
+    pub(crate) fn take_stacks_request(&mut self) -> bool {
+        self.stacks.as_mut().is_some_and(StacksOnDemand::take_request)
+    }
+
+    /// Shows stacks at Ctrl-\ instead of ending.
+    pub(crate) fn show_stacks_at_quit(&mut self) {
+        self.stacks = Some(StacksOnDemand::default());
     }
 
     /// Takes the records and probes new libraries. If processes were given, only their libraries are probed, even
@@ -89,6 +117,13 @@ impl Following {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }
         Ok(losses)
+    }
+}
+
+fn processes(given: Option<&ProcessSet>) -> Vec<Tgid> {
+    match given {
+        Some(given) => given.running().iter().copied().collect(),
+        None => gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Samples the threads of processes, and adds what /proc says about the processes.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,9 +9,11 @@ use anyhow::Result;
 use gpuprobe_analysis::threads::sample::{Rank, SampledProcess, SampledThread};
 use gpuprobe_capture::{SampledThreads, ThreadSampler};
 use gpuprobe_discover::{container_of, open_gpus, rank_of};
-use gpuprobe_event::Tgid;
+use gpuprobe_event::{Call, Tgid};
 
 const PROC: &str = "/proc";
+/// How often to look: enough to tell whether a thread moves.
+pub(crate) const DEFAULT_SAMPLES: u32 = 5;
 /// The time between two samples.
 const BETWEEN: Duration = Duration::from_millis(250);
 
@@ -27,6 +30,29 @@ pub(crate) fn sample(
         sampler.sample(processes)?;
     }
     Ok(sampler.finish().into_iter().map(process).collect())
+}
+
+/// Calls that have not returned, as probes saw them begin.
+#[derive(Debug, Default)]
+pub(crate) struct OpenCalls {
+    pub(crate) calls: Vec<Call>,
+    /// When they were read, on the clock of their start.
+    pub(crate) now_ns: u64,
+}
+
+impl OpenCalls {
+    /// Adds to each thread its outermost open call.
+    pub(crate) fn add_to(&self, sampled: &mut [SampledProcess]) {
+        let outermost = self.calls.iter().filter(|call| call.parent.is_none());
+        let by_thread: HashMap<_, _> = outermost.map(|call| ((call.tgid, call.tid), call)).collect();
+        for process in sampled {
+            for thread in &mut process.threads {
+                let call = by_thread.get(&(process.tgid, thread.tid));
+                thread.open_call = call.map(|call| (*call).clone());
+                thread.open_call_age_ns = call.map(|call| self.now_ns.saturating_sub(call.start_ns));
+            }
+        }
+    }
 }
 
 fn process(sampled: SampledThreads) -> SampledProcess {
