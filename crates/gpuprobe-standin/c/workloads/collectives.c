@@ -22,6 +22,7 @@ int ncclCommInitRank(void **comm, int ranks, struct unique_id id, int rank);
 int ncclCommInitRankScalable(void **comm, int ranks, int rank, int count, struct unique_id *ids,
 			     void *config);
 int ncclCommInitAll(void **comms, int devices, const int *list);
+int ncclCommFinalize(void *comm);
 int ncclCommDestroy(void *comm);
 int ncclGroupStart(void);
 int ncclGroupEnd(void);
@@ -98,8 +99,10 @@ static int run_rank(const struct job *job, int rank, const char *digits)
 			   : ncclCommInitRank(&comm, job->ranks, id, rank);
 	for (int i = 0; i < job->steps && !failed; i++)
 		step(job, rank, i, comm, &made);
-	failed |= ncclCommDestroy(comm);
+	/* printed before the end, which may be delayed */
 	print(rank, &made);
+	failed |= ncclCommFinalize(comm);
+	failed |= ncclCommDestroy(comm);
 	return failed;
 }
 

@@ -5,13 +5,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
 use gpuprobe_analysis::{Collectives, CommunicatorRank};
-use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown};
+use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures};
 use gpuprobe_event::Api;
 use gpuprobe_standin::Cuda;
+use nix::sys::signal::Signal;
 
 fn run(args: &[&str]) -> Outcome {
     let standins = fixtures::standins(Cuda::Cuda12);
@@ -130,6 +132,22 @@ fn a_report_has_the_collectives_of_the_run_in_every_form() {
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), 2, "seven ranks agree");
+}
+
+#[bpf_test]
+fn differing_ranks_are_named_at_quit_while_the_job_waits() {
+    let folder = fixtures::folder();
+    let program = fixtures::standins(Cuda::Cuda12).workload("collectives");
+    let run = Run::new(program).args(&["8", "42", "skip", "3", "41"]);
+    let run = run.env("STANDIN_DELAY", "ncclCommFinalize:10000000");
+    let mut job = Talk::start(&mut run.command(&folder.path().join("t.jsonl")));
+    let ledgers: Vec<_> = (0..8).map(|_| job.json()).collect();
+    let behind = ledgers.iter().find(|ledger| number(&ledger["rank"]) == 3).unwrap();
+    job.signal(Signal::SIGQUIT);
+    let sentence = format!("7 ranks made 42 collectives, rank 3 (pid {}) made 41; ", pid_of(behind));
+    until(Duration::from_secs(9), "the sentence", || job.stderr().contains(&sentence).then_some(()));
+    assert!(!job.stderr().contains("=== TRACE SUMMARY ==="), "{}", job.stderr());
+    assert_eq!(job.end(), 0, "{}", job.stderr());
 }
 
 /// Answers one client like NCCL's RAS service.

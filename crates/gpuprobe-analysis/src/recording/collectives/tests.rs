@@ -3,6 +3,7 @@ use std::borrow::Cow;
 use gpuprobe_event::{Api, LossCause, LossEvent, Value};
 
 use super::*;
+use crate::recording::summary::Summary;
 use crate::samples::{call, inside, process, unfinished};
 
 const ID: u64 = 0xfeed;
@@ -286,6 +287,18 @@ fn only_collectives_that_took_place_count_and_each_once() {
     job.feed(Call { id: 10, ..all_reduce(100, 1) });
     job.feed(begun(Call { id: 12, ..all_reduce(100, 1) }));
     assert_eq!(counts(&job.only()), [(Some(0), 6)]);
+}
+
+#[test]
+fn a_summary_has_the_collectives_of_open_calls_on_request() {
+    let mut summary = Summary::default();
+    for call in [init(100, 0, 2, Value::Hex(ID)), init(101, 1, 2, Value::Hex(ID))] {
+        summary.feed(&Event::Call(Box::new(call)));
+    }
+    let open = [unfinished(all_reduce(101, 1))];
+    let behind = |collectives: Collectives| collectives.communicators[0].comparison.behind.len();
+    assert_eq!(behind(summary.collectives_with(&open)), 1);
+    assert_eq!(behind(summary.report().collectives), 0, "the call counts when it returns");
 }
 
 #[test]
