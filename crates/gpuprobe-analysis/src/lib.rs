@@ -45,6 +45,9 @@ pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot}
 pub use self::live::{function_counts, gpu_state, snapshot};
 pub use self::process_info::ProcessInfo;
 pub use self::recording::call_errors::ErrorCount;
+pub use self::recording::collectives::{
+    Behind, Collective, CollectiveAccount, Collectives, Communicator, CommunicatorRank, Comparison, Differing,
+};
 pub use self::recording::diff::{Difference, Figure, RecordingFigures, differences};
 pub use self::recording::event_filter::{EventFilter, Filtered, FunctionPattern, KernelPattern};
 pub use self::recording::functions::FunctionSummary;
@@ -67,7 +70,8 @@ pub use self::threads::sample::{
     GpuCall, LastOperation, Rank, SampledProcess, SampledThread, ThreadSample, ThreadStack,
 };
 pub use self::threads::{
-    Activity, CpuShares, DifferingProcess, Job, ProcessThreads, StacksReport, ThreadGroup, ThreadVerdict,
+    Activity, CpuShares, DifferingProcess, Job, NcclStatus, ProcessThreads, StacksReport, ThreadGroup,
+    ThreadVerdict,
 };
 pub use self::timeline::levels::{Level, Levels, Sample};
 pub use self::timeline::nesting::{Extent, Nesting, Slice};

@@ -35,7 +35,7 @@ pub use probe_point::{
 };
 pub use process::{
     CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
-    pod_of, uses_cuda_malloc_async,
+    pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

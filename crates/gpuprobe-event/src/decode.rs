@@ -1,12 +1,15 @@
 //! Decodes raw registers and stack words into named, typed arguments. Pure functions: no I/O and no state.
 
+mod communicators;
+
 use std::borrow::Cow;
 
-pub use crate::catalogue::MAX_POINTEE;
+use self::communicators::made_list;
 use crate::catalogue::{
     Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
     StructLayout,
 };
+pub use crate::catalogue::{MAX_POINTEE, UNIQUE_ID};
 use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
@@ -43,9 +46,12 @@ pub struct OutRead {
     pub bytes: u8,
 }
 
-/// The values to read when the call returns: first the address of an allocation, then its pitch; for hooked functions
-/// then their other out arguments, and their status last.
+/// The values to read when the call returns: first the address of an allocation, then its pitch; then other out
+/// arguments, and the status of hooked functions last.
 pub fn out_reads(f: &Function) -> Vec<OutRead> {
+    if let Some(arg) = made_list(f) {
+        return [0, 8, 16, 24].map(|offset| OutRead { arg, offset, bytes: 8 }).into();
+    }
     if let Some(arg) = f.roles.pitched_out {
         // cudaPitchedPtr: the address, then the pitch
         return vec![OutRead { arg, offset: 0, bytes: 8 }, OutRead { arg, offset: 8, bytes: 8 }];
@@ -108,7 +114,12 @@ pub fn stack_words(f: &Function) -> usize {
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
     let mut values: Vec<_> = args.iter().map(|a| (Cow::Borrowed(a.name), argument(a, words))).collect();
-    if args.iter().any(|arg| arg.out.is_some()) {
+    if let Some((_, value)) = f.roles.id.and_then(|id| values.get_mut(usize::from(id))) {
+        *value = communicators::unique_id(f, words).map_or(Value::Unread, Value::Hex);
+    }
+    if made_list(f).is_some() {
+        communicators::show_made_list(f, words, &mut values);
+    } else if args.iter().any(|arg| arg.out.is_some()) {
         show_outs(f, args, words, &mut values);
     }
     if let Some((_, value)) = text_arg(f).and_then(|position| values.get_mut(usize::from(position))) {

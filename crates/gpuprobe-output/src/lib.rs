@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod classic;
+mod collective_text;
 pub mod convert;
 pub mod cost;
 mod curve;
@@ -33,6 +34,7 @@ pub mod units;
 mod xid;
 
 pub use classic::{Classic, Sections, gpus_compared};
+pub use collective_text::collective_sentences;
 pub use convert::{Conversion, Converted, Target, Weight};
 pub use cost::cost;
 pub use curve::Strokes;

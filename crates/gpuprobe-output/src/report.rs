@@ -2,6 +2,7 @@
 
 mod brief;
 mod calls;
+mod collective_section;
 mod kmod_sections;
 mod lanes;
 mod sections;
@@ -66,6 +67,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     sections::kernels(&mut out, &report.summary);
     site_sections::calls_by_site(&mut out, &report.summary.calls_by_site);
     sections::copies(&mut out, &report.summary);
+    collective_section::collectives(&mut out, &report.summary.collectives);
     sections::functions(&mut out, &report.summary);
     kmod_sections::sections(&mut out, &report.summary.driver);
     sections::slowest(&mut out, report, &drawn);

@@ -1,5 +1,6 @@
 //! The summary of a recording as text.
 
+mod collective_tables;
 mod function_table;
 mod gpu_op_tables;
 mod idle_tables;
@@ -44,6 +45,7 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     site_tables::tables(&mut out, &report.calls_by_site, options, incomplete.gpu_ops);
     idle_tables::idle(&mut out, report, options, incomplete.gpu_ops);
     kmod_tables::tables(&mut out, &report.driver, options);
+    collective_tables::collectives(&mut out, &report.collectives, options, incomplete.calls);
     gpu_op_tables::advised(&mut out, &report.advice);
     memory(&mut out, &report.memory, options, incomplete.memory);
     let title = marked("memory live at the end, by call site", incomplete.memory_by_site);

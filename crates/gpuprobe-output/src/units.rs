@@ -147,6 +147,19 @@ pub fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
+/// A number with commas between its thousands: `1,048,576`.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// A name that is safe to show on a terminal: processes choose their names, which may contain escape sequences.
 pub fn printable(name: &str) -> Cow<'_, str> {
     if is_plain(name) || name.chars().all(harmless) {
@@ -195,6 +208,12 @@ fn harmless(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        let cases = [(0, "0"), (999, "999"), (1000, "1,000"), (1_048_576, "1,048,576"), (123_456, "123,456")];
+        cases.into_iter().for_each(|(n, text)| assert_eq!(grouped(n), text));
+    }
 
     #[test]
     fn bytes_have_one_decimal_from_a_kibibyte_on() {

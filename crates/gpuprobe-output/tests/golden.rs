@@ -18,6 +18,7 @@ use gpuprobe_output::{
     Classic, Conversion, Format, Live, LiveOptions, MemoryOptions, Sections, Strokes, SummaryOptions, Target,
     Weight, cost, encode, gpus_compared, memory, memory_json, pending, summary, tensors, timeline,
 };
+use samples::collective_calls::collective_events;
 use samples::kmod_calls::kmod_events;
 use samples::live_calls::{START_UNIX, live_events, open_calls, phased_events};
 use samples::memory_reports::{many_sites_report, memory_report};
@@ -83,6 +84,13 @@ fn the_summary_of_a_recording() {
 #[test]
 fn the_summary_of_an_empty_recording() {
     check("summary_empty.txt", &summary(&Summary::default().report(), &SummaryOptions::default()));
+}
+
+#[test]
+fn the_summary_of_collectives() {
+    let mut collected = Summary::default();
+    collective_events().iter().for_each(|e| collected.feed(e));
+    check("summary_collectives.txt", &summary(&collected.report(), &SummaryOptions::default()));
 }
 
 #[test]

@@ -176,6 +176,7 @@ impl Builder {
         for name in driver_workloads.into_iter().chain(["paced", "spurt", "vmm"]) {
             self.workload(name, &[name], Link::Driver)?;
         }
+        self.workload("collectives", &["collectives"], Link::Nccl)?;
         self.workload("callers", &["callers"], Link::Both)?;
         self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("rare_call", &["rare_call"], Link::Runtime)?;
@@ -335,6 +336,7 @@ impl Builder {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
             Link::Driver => drop(cc.arg(self.driver_path())),
+            Link::Nccl => drop(cc.arg(self.dir.join(Library::Nccl.soname()))),
             // also for programs that look functions up by name and so have no references to either library
             Link::Both => {
                 cc.arg("-Wl,--no-as-needed").arg(self.runtime_path()).arg(self.driver_path());
@@ -373,6 +375,7 @@ enum Link {
     Renamed,
     Static,
     Driver,
+    Nccl,
     /// The runtime and the driver.
     Both,
 }

@@ -15,7 +15,7 @@ sources! {
     "runtime_memory.c", "runtime_gpu_ops.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/rare_call.c", "workloads/bench.c", "workloads/brief.c", "workloads/callers.c",
     "workloads/capture.c",
-    "workloads/classic.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
+    "workloads/classic.c", "workloads/collectives.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
     "workloads/demo.c", "workloads/diary.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
     "workloads/gaps.c", "workloads/gpus.c", "workloads/hangs.c", "workloads/hoarder.c", "workloads/late_dlopen.c",

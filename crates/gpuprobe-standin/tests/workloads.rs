@@ -178,6 +178,21 @@ fn the_ledger_has_deep_stacks_and_many_stacks() {
 }
 
 #[test]
+fn one_rank_makes_one_collective_less_on_demand() {
+    let program = all(Cuda::Cuda12).workload("collectives");
+    for arguments in [&["5", "40", "skip", "3", "39"], &["all", "40", "skip", "3", "39"]] {
+        let mut printed = json(command(&program).args(arguments));
+        printed.sort_by_key(|rank| number(&rank["rank"]));
+        let made: Vec<_> = printed.iter().map(|rank| number(&rank["collectives"])).collect();
+        assert_eq!(made[..4], [40, 40, 40, 39], "{arguments:?}");
+        assert_eq!(
+            (number(&printed[0]["calls"]["ncclSend"]), number(&printed[3]["calls"]["ncclSend"])),
+            (10, 9)
+        );
+    }
+}
+
+#[test]
 fn tensors_add_up_by_call_site_and_by_gpu() {
     let arguments = ["--threads", "16", "--rounds", "128", "--pauses", "2"];
     let printed = json(command(&all(Cuda::Cuda12).workload("tensors")).args(arguments));

@@ -2,6 +2,7 @@
 
 pub mod call_errors;
 mod call_tree;
+pub mod collectives;
 pub mod diff;
 pub mod event_filter;
 pub mod functions;

@@ -11,6 +11,7 @@ use crate::gpu_ops::gaps::Gaps;
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::recording::call_errors::{ErrorCount, Errors};
 use crate::recording::call_tree::{CallTree, TreeRow};
+use crate::recording::collectives::{CollectiveAccount, Collectives};
 use crate::recording::functions::{FunctionSummary, Functions};
 use crate::recording::gpu_errors::{GpuError, GpuErrorLog};
 use crate::recording::gpu_op_replay::{GpuOpReplay, IdleSummary};
@@ -65,6 +66,9 @@ pub struct SummaryReport {
     /// The idle time of streams.
     pub idle: IdleSummary,
     pub advice: Vec<Advice>,
+    /// Collectives by communicator and rank.
+    #[serde(skip_serializing_if = "Collectives::is_empty")]
+    pub collectives: Collectives,
     /// Calls into the NVIDIA kernel module, if they were recorded.
     pub driver: KernelModuleSummary,
     /// The longest calls.
@@ -108,6 +112,7 @@ pub struct Summary {
     call_tree: CallTree,
     memory: Ledger,
     gpu_ops: GpuOpReplay,
+    collectives: CollectiveAccount,
     calls_by_site: SiteCallTotals,
     driver: KernelModuleCalls,
     slowest: Slowest,
@@ -139,6 +144,7 @@ impl Summary {
             Event::Process(change) => {
                 self.seen(change.at_ns, change.at_ns);
                 self.processes.feed_change(change);
+                self.collectives.feed(event);
                 if !change.live.is_empty() {
                     self.memory.set(change.tgid, &change.live);
                 }
@@ -148,7 +154,10 @@ impl Summary {
                     self.driver.clear(change.tgid);
                 }
             }
-            Event::Loss(loss) => self.losses.add(loss.cause, loss.count),
+            Event::Loss(loss) => {
+                self.losses.add(loss.cause, loss.count);
+                self.collectives.feed(event);
+            }
             Event::Xid(xid) => {
                 self.seen(xid.at_ns, xid.at_ns);
                 self.gpu_errors.xid(xid);
@@ -229,11 +238,22 @@ impl Summary {
             advice: advice(&gpu_ops, self.observed_ns(&processes)),
             gpu_ops,
             idle: self.gpu_ops.idle(),
+            collectives: self.collectives.report(),
             slowest: self.slowest.report(),
             errors: self.errors.report(),
             processes,
             losses: happened(&self.losses),
         }
+    }
+
+    /// The collectives up to now, including those of calls that have not returned.
+    pub fn collectives_with(&self, open: &[Call]) -> Collectives {
+        if let Some(begun) = &self.begun {
+            return begun.collectives_with(open);
+        }
+        let mut account = self.collectives.clone();
+        open.iter().for_each(|call| account.feed_call(call));
+        account.report()
     }
 
     /// A call was entered. It is counted when it returns, unless the recording has no returns.
@@ -248,6 +268,7 @@ impl Summary {
             losses: summary.losses.clone(),
             processes: summary.processes.clone(),
             driver: summary.driver.clone(),
+            collectives: summary.collectives.clone(),
             ..Self::default()
         };
         let mut begun = self.begun.take().unwrap_or_else(|| Box::new(initial(self)));
@@ -273,6 +294,7 @@ impl Summary {
         self.call_tree.feed(call);
         self.memory.feed(call, has_exited);
         self.gpu_ops.feed(call);
+        self.collectives.feed_call(call);
         self.calls_by_site.feed(call);
         self.slowest.feed(call);
         self.errors.feed(call);

@@ -4,6 +4,7 @@ mod gpu_call;
 pub mod groups;
 pub mod jobs;
 mod judged;
+mod nccl_status;
 pub mod report;
 pub mod sample;
 #[cfg(test)]
@@ -12,5 +13,6 @@ pub mod verdict;
 
 pub use self::groups::{CpuShares, ThreadGroup};
 pub use self::jobs::{Activity, DifferingProcess, Job};
+pub use self::nccl_status::NcclStatus;
 pub use self::report::{ProcessThreads, StacksReport};
 pub use self::verdict::ThreadVerdict;

@@ -7,6 +7,7 @@ use gpuprobe_event::Tgid;
 use super::groups::{GroupPlace, Grouped, ThreadGroup, group};
 use super::jobs::{self, Candidate, Job};
 use super::judged::JudgedThread;
+use super::nccl_status::NcclStatus;
 use super::sample::{LastOperation, Rank, SampledProcess};
 
 /// The threads of processes.
@@ -16,6 +17,8 @@ pub struct StacksReport {
     pub jobs: Vec<Job>,
     /// Processes that differ from others of their job first, then the others of jobs.
     pub processes: Vec<ProcessThreads>,
+    /// What NCCL says about the jobs.
+    pub nccl: Vec<NcclStatus>,
 }
 
 /// The threads of a process.
@@ -66,7 +69,7 @@ impl StacksReport {
         if !all_threads {
             find_same(&mut processes, &jobs);
         }
-        Self { jobs, processes }
+        Self { jobs, processes, nccl: Vec::new() }
     }
 }
 

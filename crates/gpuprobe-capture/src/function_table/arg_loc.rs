@@ -17,3 +17,11 @@ pub(crate) fn arg_loc(arg: Option<&Arg>) -> gp_arg_loc {
         ArgLoc::Indirect { .. } | ArgLoc::Vector => nowhere,
     }
 }
+
+/// The register or stack word that points to an argument, or is an argument that is a pointer.
+pub(crate) fn pointer_loc(arg: Option<&Arg>) -> gp_arg_loc {
+    match arg.map(Arg::loc) {
+        Some(ArgLoc::Indirect { register }) => gp_arg_loc { kind: number::ARG_IN_REGISTER, index: register },
+        _ => arg_loc(arg),
+    }
+}

@@ -2,13 +2,13 @@
 
 use std::mem::offset_of;
 
-use gpuprobe_event::catalogue::{Arg, ResultKind};
+use gpuprobe_event::catalogue::{Arg, Pointee, ResultKind, UNIQUE_ID};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
 use gpuprobe_event::{Api, Class, Function, Space};
 
-use crate::function_table::arg_loc::arg_loc;
+use crate::function_table::arg_loc::{arg_loc, pointer_loc};
 use crate::function_table::op_desc::{launch_words, op_desc};
 use crate::host::linux_types::WIDE;
 use crate::load::collect::{Collect, CountedOps};
@@ -50,6 +50,10 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if let Some((position, layout)) = struct_arg(f) {
         row.pointee = arg_loc(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(layout.bytes).unwrap_or(u8::MAX);
+    }
+    if let Some((position, Pointee::UniqueId)) = f.pointee {
+        row.pointee = pointer_loc(f.arg(Some(position)));
+        row.pointee_bytes = u8::try_from(UNIQUE_ID).unwrap_or(u8::MAX);
     }
     text(f, &mut row);
     names(f, &mut row);

@@ -10,8 +10,8 @@ use gpuprobe_discover::{StackEnd, container_named};
 use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
-    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, Words, arguments, effect, error_name, launch_list, launched,
-    output_error, status, stream,
+    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, UNIQUE_ID, Words, arguments, effect, error_name, launch_list,
+    launched, output_error, status, stream,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{
@@ -396,6 +396,7 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
     let pointee_bytes = match function.pointee {
         Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
         Some((_, Pointee::Text)) => MAX_POINTEE,
+        Some((_, Pointee::UniqueId)) => UNIQUE_ID,
         None if launch_list(function).is_some() => LIST_ENTRY,
         None => 0,
     };

@@ -8,7 +8,7 @@ use gpuprobe_event::Api;
 
 use crate::access;
 use crate::library::Names;
-use crate::process::{executable_files, read_maps};
+use crate::process::{environment_at_start, executable_files, read_maps};
 
 /// The major number of the device files of GPUs.
 pub(super) const NVIDIA_MAJOR: u64 = 195;
@@ -16,10 +16,14 @@ pub(super) const NVIDIA_MAJOR: u64 = 195;
 const CONTROL_MINOR: u32 = 254;
 /// The most open files of a process that are examined.
 const FILES_LIMIT: usize = 1 << 16;
-/// The most bytes of an environment that are read: more than the Linux kernel allows by default.
-const ENVIRONMENT_LIMIT: u64 = 16 << 20;
-/// The environment variables that have the number of a process in its job; the first that is set counts.
-const RANKS: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "LOCAL_RANK"];
+/// The environment variables that have the number of a process in its job; the first that is set counts. With how
+/// their assignments begin.
+const RANKS: [(&str, &[u8]); 4] = [
+    ("RANK", b"RANK="),
+    ("OMPI_COMM_WORLD_RANK", b"OMPI_COMM_WORLD_RANK="),
+    ("SLURM_PROCID", b"SLURM_PROCID="),
+    ("LOCAL_RANK", b"LOCAL_RANK="),
+];
 
 /// The processes that use GPUs, in ascending order. Those that may not be examined are omitted.
 pub fn gpu_processes(proc_root: &Path) -> Vec<u32> {
@@ -54,15 +58,9 @@ fn device_minors(folder: &Path) -> BTreeSet<u32> {
 /// The number of a process in its job, with the name of the environment variable that has it.
 pub fn rank_of(proc_root: &Path, pid: u32) -> Option<(&'static str, u32)> {
     let path = proc_root.join(pid.to_string()).join("environ");
-    let text = access::contents(&path, ENVIRONMENT_LIMIT).ok()?;
-    let value = |name: &str| {
-        let of_name = |variable: &'_ [u8]| {
-            let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            str::from_utf8(value).ok()?.parse().ok()
-        };
-        text.split(|byte| *byte == 0).find_map(of_name)
-    };
-    RANKS.into_iter().find_map(|name| Some((name, value(name)?)))
+    let values = environment_at_start(&path, RANKS.map(|(_, assignment)| assignment))?;
+    let number = |value: Option<Vec<u8>>| str::from_utf8(&value?).ok()?.parse().ok();
+    RANKS.into_iter().zip(values).find_map(|((name, _), value)| Some((name, number(value)?)))
 }
 
 #[cfg(test)]

@@ -12,10 +12,8 @@ use gpuprobe_event::{GpuNumbers, HostGpu, Identity, Uuid};
 
 use super::gpu_processes::NVIDIA_MAJOR;
 use crate::access;
-use crate::process::current_environment;
+use crate::process::{current_environment, environment_at_start};
 
-/// The most bytes of an environment that are read: more than the Linux kernel allows by default.
-const ENVIRONMENT_LIMIT: u64 = 16 << 20;
 /// A directory with more files is ignored.
 const FILES_LIMIT: usize = 1 << 16;
 
@@ -209,21 +207,9 @@ impl Environment {
     /// The environment that a program started with and still has. The CUDA driver has read it at some time in
     /// between, so one that the program has changed does not show what the CUDA driver read.
     fn of(folder: &Path, pid: u32) -> Option<Self> {
-        let first = at_start(&folder.join("environ"))?;
+        let first = environment_at_start(&folder.join("environ"), VARIABLES)?;
         current_environment(folder, pid, VARIABLES).filter(|now| *now == first).map(Self::new)
     }
-}
-
-/// The values of [`VARIABLES`] at the start of a program; `None` if they cannot be read completely.
-fn at_start(path: &Path) -> Option<[Option<Vec<u8>>; 2]> {
-    let text = access::contents(path, ENVIRONMENT_LIMIT).ok()?;
-    // an exited process has none
-    if text.is_empty() || text.len() as u64 == ENVIRONMENT_LIMIT {
-        return None;
-    }
-    // if a name occurs twice, a program sees the first
-    let value = |name: &[u8]| text.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(name));
-    Some(VARIABLES.map(|name| value(name).map(<[u8]>::to_vec)))
 }
 
 /// The minor numbers of a directory's device files with this major number. Their names belong to another mount

@@ -8,13 +8,36 @@ use std::path::Path;
 use super::mapped_file::{load_bias, open_mapped, read_maps};
 use super::maps::{CodeRange, code_ranges};
 use super::process_memory::{Memory, ProcessMemory};
-use crate::access::path_from_proc;
+use crate::access::{self, path_from_proc};
 use crate::elf::{Elf, Table};
 
 /// Programs with more variables are given up.
 const VARIABLE_LIMIT: usize = 1 << 14;
 const VALUE_LIMIT: usize = 1 << 16;
 const C_LIBRARIES: [&[u8]; 3] = [b"libc.so", b"libc-", b"ld-musl"];
+
+/// The most bytes of an environment that are read: more than the Linux kernel allows by default.
+const ENVIRONMENT_LIMIT: u64 = 16 << 20;
+
+/// The value of a variable at the start of the program of a process.
+pub fn variable_at_start(proc_root: &Path, pid: u32, name: &str) -> Option<String> {
+    let path = proc_root.join(pid.to_string()).join("environ");
+    let [value] = at_start(&path, [format!("{name}=").as_bytes()])?;
+    String::from_utf8(value?).ok()
+}
+
+/// The values of these variables at the start of a program, each name given with its `=`; `None` if the environment
+/// cannot be read completely.
+pub(crate) fn at_start<const N: usize>(path: &Path, names: [&[u8]; N]) -> Option<[Option<Vec<u8>>; N]> {
+    let text = access::contents(path, ENVIRONMENT_LIMIT).ok()?;
+    // an exited process has none
+    if text.is_empty() || text.len() as u64 == ENVIRONMENT_LIMIT {
+        return None;
+    }
+    // if a name occurs twice, a program sees the first
+    let value = |name: &[u8]| text.split(|b| *b == 0).find_map(|entry| entry.strip_prefix(name));
+    Some(names.map(|name| value(name).map(<[u8]>::to_vec)))
+}
 
 /// The values of these variables, each name given with its `=`; `None` if they cannot be read.
 pub(crate) fn current<const N: usize>(

@@ -10,7 +10,8 @@ mod process_memory;
 mod torch_backend;
 
 pub use container::{container_named, container_of};
-pub(crate) use environ::current as current_environment;
+pub use environ::variable_at_start;
+pub(crate) use environ::{at_start as environment_at_start, current as current_environment};
 pub use loader::{Loader, loader_of};
 pub(crate) use mapped_file::{load_bias, open_mapped, read_maps};
 pub use maps::offset_in_file;

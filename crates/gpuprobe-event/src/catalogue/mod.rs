@@ -132,7 +132,12 @@ pub enum Pointee {
     Struct(&'static StructLayout),
     /// Text.
     Text,
+    /// The unique id of a communicator.
+    UniqueId,
 }
+
+/// Bytes of the unique id of a communicator.
+pub const UNIQUE_ID: usize = 128;
 
 /// One signature of one exported function.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::RwLock;
 
 use super::roles::{Class, Roles};
-use super::types::Types;
-use super::{Api, Arg, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
+use super::types::{ArgKind, Types};
+use super::{Api, Arg, ArgLoc, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
 use crate::ids::FunctionId;
 use crate::table::{in_ranges, lines};
 
@@ -68,7 +68,7 @@ pub(crate) fn parse_function(
     let mut columns = line.split(" | ");
     let (name, versions) = (columns.next()?, columns.next()?);
     let (result_type, args) = (columns.next()?, columns.next()?);
-    let args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
+    let mut args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
     let base = base_name(name);
     let default_class = match api {
         Api::Nvml => Class::Nvml,
@@ -77,6 +77,10 @@ pub(crate) fn parse_function(
     };
     let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
     let roles = Roles::resolve(words, args.as_deref().unwrap_or_default());
+    let made = args.as_mut().zip(roles.made).and_then(|(args, made)| args.get_mut(usize::from(made)));
+    if let Some(made) = made {
+        made.out = Some(ArgKind::Handle);
+    }
     Some(Function {
         id,
         api,
@@ -101,6 +105,13 @@ fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> 
         let layout = types.layout(ty).filter(|layout| usize::from(layout.bytes) <= MAX_POINTEE)?;
         Some((position, Pointee::Struct(layout)))
     });
+    // on x86-64 an id is on the stack, on aarch64 behind a pointer
+    let id = roles.id.filter(|id| {
+        arg(*id).is_some_and(|arg| arg.is_pointer() || matches!(arg.loc(), ArgLoc::Indirect { .. }))
+    });
+    if let Some(id) = id {
+        return Some((id, Pointee::UniqueId));
+    }
     let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
     let count = u8::try_from(args.len()).ok()?;
     described.or_else(|| {

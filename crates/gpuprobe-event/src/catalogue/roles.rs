@@ -186,6 +186,10 @@ pub struct Roles {
     pub name_out: Option<u8>,
     /// Where the handle of a CUDA kernel is returned.
     pub func_out: Option<u8>,
+    /// Where the handle of what the call makes is returned; a list of them if `count` is set.
+    pub made: Option<u8>,
+    /// The unique id of a communicator.
+    pub id: Option<u8>,
     /// The handle that the returned one is an alias of.
     pub alias: Option<u8>,
     /// One dim3, or three integers from this argument on.
@@ -227,46 +231,12 @@ impl Roles {
                 roles.asynchronous |= word == "async";
                 continue;
             };
+            if let Some(argument) = roles.argument(role) {
+                *argument = position(value);
+                continue;
+            }
             match role {
-                "out" => roles.out = position(value),
-                "size" => roles.size = position(value),
-                "ptr" => roles.ptr = position(value),
-                "dst" => roles.dst = position(value),
-                "src" => roles.src = position(value),
-                "kind" => roles.kind = position(value),
-                "stream" => roles.stream = position(value),
-                "func" => roles.func = position(value),
-                "width" => roles.width = position(value),
-                "height" => roles.height = position(value),
-                "pitch_out" => roles.pitch_out = position(value),
-                "pitched_out" => roles.pitched_out = position(value),
-                "extent" => roles.extent = position(value),
-                "config" => roles.config = position(value),
-                "params" => roles.params = position(value),
-                "desc" => roles.desc = position(value),
-                "levels" => roles.levels = position(value),
-                "handle" => roles.handle = position(value),
-                "device" => roles.device = position(value),
-                "in_use" => roles.in_use = position(value),
-                "reserved" => roles.reserved = position(value),
-                "graph" => roles.graph = position(value),
-                "graph_exec" => roles.graph_exec = position(value),
-                "child" => roles.child = position(value),
-                "node" => roles.node = position(value),
-                "enabled" => roles.enabled = position(value),
-                "event" => roles.event = position(value),
-                "count" => roles.count = position(value),
-                "sizes" => roles.sizes = position(value),
                 "op" => roles.op = Some(value),
-                "shared" => roles.shared = position(value),
-                "name" => roles.name = position(value),
-                "named" => roles.named = position(value),
-                "name_out" => roles.name_out = position(value),
-                "func_out" => roles.func_out = position(value),
-                "alias" => roles.alias = position(value),
-                "grid" => roles.grid = position(value),
-                "block" => roles.block = position(value),
-                "plane" => roles.plane = position(value),
                 "elem" => roles.elem = value.parse().unwrap_or(1),
                 "space" => roles.space = Space::from_role(value),
                 "direction" => roles.direction = Some(Direction::from_role(value)),
@@ -276,5 +246,52 @@ impl Roles {
             }
         }
         roles
+    }
+
+    /// The argument with a role, by the word of the role.
+    fn argument(&mut self, role: &str) -> Option<&mut Option<u8>> {
+        Some(match role {
+            "out" => &mut self.out,
+            "size" => &mut self.size,
+            "ptr" => &mut self.ptr,
+            "dst" => &mut self.dst,
+            "src" => &mut self.src,
+            "kind" => &mut self.kind,
+            "stream" => &mut self.stream,
+            "func" => &mut self.func,
+            "width" => &mut self.width,
+            "height" => &mut self.height,
+            "pitch_out" => &mut self.pitch_out,
+            "pitched_out" => &mut self.pitched_out,
+            "extent" => &mut self.extent,
+            "config" => &mut self.config,
+            "params" => &mut self.params,
+            "desc" => &mut self.desc,
+            "levels" => &mut self.levels,
+            "handle" => &mut self.handle,
+            "device" => &mut self.device,
+            "in_use" => &mut self.in_use,
+            "reserved" => &mut self.reserved,
+            "graph" => &mut self.graph,
+            "graph_exec" => &mut self.graph_exec,
+            "child" => &mut self.child,
+            "node" => &mut self.node,
+            "enabled" => &mut self.enabled,
+            "event" => &mut self.event,
+            "count" => &mut self.count,
+            "sizes" => &mut self.sizes,
+            "shared" => &mut self.shared,
+            "name" => &mut self.name,
+            "named" => &mut self.named,
+            "name_out" => &mut self.name_out,
+            "func_out" => &mut self.func_out,
+            "made" => &mut self.made,
+            "id" => &mut self.id,
+            "alias" => &mut self.alias,
+            "grid" => &mut self.grid,
+            "block" => &mut self.block,
+            "plane" => &mut self.plane,
+            _ => return None,
+        })
     }
 }

@@ -151,3 +151,58 @@ fn out_pointers_are_read_at_their_width() {
     assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMallocPitch")), [read(0, 0, 8), read(1, 0, 8)]);
     assert_eq!(out_reads(function(Api::Runtime, 12, "cudaMalloc3D")), [read(0, 0, 8), read(0, 8, 8)]);
 }
+
+#[test]
+fn a_new_communicator_shows_its_handle_and_the_hash_of_its_id() {
+    let f = function(Api::Nccl, 12, "ncclCommInitRank");
+    assert_eq!((stack_words(f), out_reads(f)), (12, vec![OutRead { arg: 0, offset: 0, bytes: 8 }]));
+    let outs = [Some(0x5b00), None, None, None];
+    // the first bytes of an id: 1, 2, 0xff
+    let mut stack = [0; MAX_STACK_WORDS];
+    stack[0] = 0x00ff_0201;
+    let words = Words { registers: &[0x7f00, 8, 3, 0, 0, 0], stack: &stack, outs, ..Words::default() };
+    let args = show(f, &words);
+    assert_eq!((&args[0].1, &args[1].1, &args[3].1), (&Value::Hex(0x5b00), &Value::Int(8), &Value::Int(3)));
+    let mut hash = ((5381_u64 * 33) ^ 1).wrapping_mul(33) ^ 2;
+    hash = hash.wrapping_mul(33) ^ u64::MAX;
+    (3..128).for_each(|_| hash = hash.wrapping_mul(33));
+    assert_eq!(args[2].1, Value::Hex(hash));
+    let args = show(f, &Words { stack: &[], outs: [None; 4], ..words });
+    assert_eq!((&args[0].1, &args[2].1), (&Value::Hex(0x7f00), &Value::Unread));
+}
+
+#[test]
+fn a_unique_id_behind_a_pointer_has_the_same_hash() {
+    let mut id = [0; MAX_POINTEE];
+    id[..3].copy_from_slice(&[1, 2, 0xff]);
+    let by_pointer = function(Api::Nccl, 12, "ncclCommInitRankScalable");
+    let registers = [0x7f00, 8, 3, 2, 0x7e00, 0];
+    let words = Words { registers: &registers, pointee: &id[..UNIQUE_ID], ..Words::default() };
+    let args = show(by_pointer, &words);
+    assert_eq!(args[4].0, "commIds");
+    if cfg!(target_arch = "x86_64") {
+        let by_value = function(Api::Nccl, 12, "ncclCommInitRankConfig");
+        let on_stack = Words { registers: &registers, stack: &[0x00ff_0201], ..Words::default() };
+        assert_eq!(show(by_value, &on_stack)[2].1, args[4].1);
+    }
+    assert!(matches!(args[4].1, Value::Hex(hash) if hash != 0x7e00));
+    let unread = show(by_pointer, &Words { pointee: &[], ..words });
+    assert_eq!(unread[4].1, Value::Unread, "a pointer is no id");
+}
+
+#[test]
+fn communicators_of_one_process_are_shown_by_rank() {
+    let f = function(Api::Nccl, 12, "ncclCommInitAll");
+    let outs = [Some(0xa0), Some(0xb0), Some(0xc0), Some(0xd0)];
+    let shown = |registers: &[u64], outs| show(f, &Words { registers, outs, ..Words::default() }).remove(0).1;
+    let list = |entries: &[(&'static str, u64)]| {
+        Value::Struct(entries.iter().map(|(at, n)| (Cow::Borrowed(*at), Value::Hex(*n))).collect())
+    };
+    assert_eq!(shown(&[0x7f00, 2, 0], outs), list(&[("0", 0xa0), ("1", 0xb0)]));
+    assert_eq!(
+        shown(&[0x7f00, 8, 0], outs).clone(),
+        list(&[("0", 0xa0), ("1", 0xb0), ("2", 0xc0), ("3", 0xd0)])
+    );
+    assert_eq!(shown(&[0x7f00, 8, 0], [None; 4]), Value::Hex(0x7f00));
+    assert_eq!(shown(&[0x7f00, 0, 0], outs), Value::Hex(0x7f00));
+}

@@ -7,7 +7,7 @@ mod stacks_json;
 mod system_calls;
 mod thread_text;
 
-use gpuprobe_analysis::{GpuStates, StacksReport};
+use gpuprobe_analysis::{GpuStates, NcclStatus, StacksReport};
 
 pub use stacks_json::stacks_json;
 pub use system_calls::Architecture;
@@ -43,8 +43,23 @@ pub fn stacks(report: &StacksReport, states: &GpuStates, options: &StacksOptions
         }
         process_text::process(&mut out, process, states, options);
     }
+    for status in &report.nccl {
+        nccl(&mut out, status);
+    }
     if report.processes.is_empty() {
         out.push_str("no process uses a GPU\n");
     }
     out
+}
+
+/// The status of a job as NCCL reports it.
+fn nccl(out: &mut String, status: &NcclStatus) {
+    *out += &format!("\nNCCL's RAS service at {}:\n", printable(&status.address));
+    for line in status.text.lines() {
+        *out += format!("  {}", printable(line)).trim_end();
+        out.push('\n');
+    }
+    if status.is_cut {
+        out.push_str("  (the end of its answer is missing)\n");
+    }
 }

@@ -25,6 +25,7 @@ pub fn stacks_json(
         "unix": unix_seconds,
         "jobs": report.jobs.iter().map(job).collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
+        "nccl": report.nccl,
     });
     format!("{object}\n")
 }

@@ -6,11 +6,12 @@ mod wire;
 use std::collections::HashMap;
 
 use gpuprobe_analysis::Replay;
-use gpuprobe_event::trace::{Line, Reader};
+use gpuprobe_event::trace::{Line, Meta, Reader};
 use gpuprobe_output::report::{Source, html};
-use gpuprobe_output::{Conversion, Converted, SummaryOptions, Target, Weight, summary};
+use gpuprobe_output::{Conversion, Converted, SummaryOptions, Target, Weight, report_json, summary};
 
 use super::check;
+use super::samples::collective_calls::collective_events;
 use wire::{Field, decode};
 
 const SAMPLE: &str = include_str!("../../../../tests/traces/sample.jsonl");
@@ -102,6 +103,30 @@ fn the_summary_and_the_page_show_the_call_sites_of_launches_and_waits() {
     }
     // each stack once, for all the calls of its call site
     assert_eq!(page.matches("forward (a.c:3)\\nmain (a.c:9)").count(), 1);
+}
+
+#[test]
+fn the_page_and_the_json_show_the_ranks_that_differ() {
+    let mut replay = Replay::default();
+    collective_events().into_iter().for_each(|event| replay.feed(event));
+    let report = replay.finish(None);
+    let meta = Meta::default();
+    let source = Source { name: "trace", meta: &meta, end: None, missing: &[] };
+    let page = html(&report, &source);
+    for shown in [
+        "<h2>Collectives</h2>",
+        "rank 5 (pid 4005) differs at collective 2: ncclAllGather of 4,096 float32 where 7 ranks have",
+        "title=\"commId 0xfeed0001\">communicator of 8 ranks</td><td>3</td><td>4003 train&lt;b&gt;",
+    ] {
+        assert!(page.contains(shown), "{shown}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&report_json(&report.summary, &source, None)).unwrap();
+    let communicator = &json["summary"]["collectives"]["communicators"][0];
+    assert_eq!((&communicator["id"], &communicator["size"]), (&"0xfeed0001".into(), &8.into()));
+    assert_eq!(communicator["ranks"][3]["point_to_point"]["ncclSend"], 1);
+    assert_eq!(communicator["comparison"]["behind"][0]["pid"], 4003);
+    assert_eq!(communicator["comparison"]["next"]["datatype"], "float32");
+    assert_eq!(communicator["comparison"]["differing"][0]["made"]["function"], "ncclAllGather");
 }
 
 /// In Perfetto's format each frame is written once, and in Chrome's each stack.

@@ -1,5 +1,6 @@
 //! A recording and snapshots with known numbers.
 
+pub(crate) mod collective_calls;
 pub(crate) mod kmod_calls;
 pub(crate) mod live_calls;
 pub(crate) mod memory_reports;

@@ -3,7 +3,7 @@
 
 mod sampled_processes;
 
-use gpuprobe_analysis::{GpuStates, ProcessThreads, SampledProcess, StacksReport, ThreadStack};
+use gpuprobe_analysis::{GpuStates, NcclStatus, ProcessThreads, SampledProcess, StacksReport, ThreadStack};
 use gpuprobe_event::Tgid;
 use gpuprobe_output::{Architecture, StacksOptions, stacks, stacks_json};
 
@@ -14,7 +14,12 @@ const OPTIONS: StacksOptions = StacksOptions { width: 100, architecture: Archite
 
 #[test]
 fn the_threads_of_a_job_and_of_a_server() {
-    let report = StacksReport::build(sampled(), false);
+    let mut report = StacksReport::build(sampled(), false);
+    report.nccl = vec![NcclStatus {
+        address: "127.0.0.1:28028".to_owned(),
+        text: "Job summary\n\n  #0  missing rank 3\x1b".to_owned(),
+        is_cut: true,
+    }];
     let text = stacks(&report, &states(), &OPTIONS);
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
     check("stacks.txt", &text);

@@ -44,6 +44,9 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         let batch = following.take()?;
         following.probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &following.probes)?;
+        if following.take_stacks_request() {
+            recording.print_differing_ranks(&mut following.probes.capture);
+        }
     }
     let ending = following.probes.end_observation()?;
     let at_ns = ending.at_ns;

@@ -90,6 +90,9 @@ pub(crate) fn record(
         let (batch, exit_status) = supervised.poll(&mut probes)?;
         probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &probes)?;
+        if supervised.take_stacks_request() {
+            recording.print_differing_ranks(&mut probes.capture);
+        }
         if let Some(status) = exit_status {
             break status;
         }

@@ -19,6 +19,7 @@ use nix::unistd::Pid;
 use crate::cli::StacksArgs;
 use crate::session::follow::process_set::process_of_thread;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
+use crate::session::host::nccl_ras::nccl_status;
 use crate::session::host::observer::unix_seconds;
 use crate::session::probes::helper_commands;
 use crate::session::threads::thread_samples;
@@ -46,7 +47,8 @@ pub(crate) fn run(args: &StacksArgs) -> Result<u8> {
     if let Some(states) = &states {
         states.add_quietly(&mut snapshot, false);
     }
-    let report = StacksReport::build(sampled, args.all_threads);
+    let mut report = StacksReport::build(sampled, args.all_threads);
+    report.nccl = nccl_status(&processes);
     let architecture = Architecture::OF_HOST;
     let text = if args.json {
         stacks_json(&report, &snapshot.gpu_states, unix_seconds(), architecture)

@@ -1,5 +1,6 @@
-//! GPU operations: launches, graphs, copies and the gaps between them.
+//! GPU operations: launches, graphs, copies, the gaps between them, and collectives.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod collectives;
 mod copies;
 mod launches;

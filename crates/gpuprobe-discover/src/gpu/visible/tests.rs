@@ -181,9 +181,9 @@ fn the_environment_variables_are_parsed() {
     let path = folder.path().join("environ");
     let of = |text: &[u8]| {
         fs::write(&path, text).unwrap();
-        at_start(&path).map(Environment::new)
+        environment_at_start(&path, VARIABLES).map(Environment::new)
     };
-    assert_eq!(at_start(&path), None);
+    assert_eq!(environment_at_start(&path, VARIABLES), None);
     assert_eq!(of(b""), None);
     assert_eq!(of(b"A=1\0"), Some(Environment::default()));
     let some =

@@ -61,6 +61,11 @@ impl SupervisedCommand {
         self.launched.resume()
     }
 
+    /// Whether the user asked for stacks since the last time.
+    pub(crate) fn take_stacks_request(&mut self) -> bool {
+        self.stacks.take_request()
+    }
+
     /// Waits for records and probes paused processes. Returns the exit status of the command when it has exited.
     pub(crate) fn poll(&mut self, probes: &mut Probes) -> Result<(Batch, Option<u8>)> {
         // high priority until the paused processes have been answered

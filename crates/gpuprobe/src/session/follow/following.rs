@@ -82,6 +82,11 @@ impl Following {
         processes(self.has_pids.then_some(&self.followed))
     }
 
+    /// Whether the user asked for stacks since the last time.
+    pub(crate) fn take_stacks_request(&mut self) -> bool {
+        self.stacks.as_mut().is_some_and(StacksOnDemand::take_request)
+    }
+
     /// Shows stacks at Ctrl-\ instead of ending.
     pub(crate) fn show_stacks_at_quit(&mut self) {
         self.stacks = Some(StacksOnDemand::default());

@@ -3,6 +3,7 @@
 pub(crate) mod error_gpus;
 pub(crate) mod gpu_numbering;
 pub(crate) mod gpu_state_poller;
+pub(crate) mod nccl_ras;
 pub(crate) mod observer;
 mod out_of_memory_notes;
 pub(crate) mod pending_calls;

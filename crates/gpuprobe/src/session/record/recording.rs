@@ -13,7 +13,7 @@ use gpuprobe_event::{
     TensorUse,
 };
 use gpuprobe_output::units::bytes;
-use gpuprobe_output::{SummaryOptions, summary};
+use gpuprobe_output::{SummaryOptions, collective_sentences, summary};
 
 use super::verification::Verification;
 use crate::cli::{MaxSize, RecordingArgs};
@@ -147,6 +147,15 @@ impl Recording {
             self.tensors_read = Some(Instant::now());
         }
         Ok(())
+    }
+
+    /// Prints which ranks of communicators differ now.
+    pub(crate) fn print_differing_ranks(&self, capture: &mut Capture) {
+        let open = capture.open_calls().unwrap_or_default();
+        let collectives = self.summary.collectives_with(&open);
+        for sentence in collectives.communicators.iter().flat_map(collective_sentences) {
+            note!("{sentence}");
+        }
     }
 
     /// Adds the events that are not in the trace.

@@ -11,6 +11,7 @@ use gpuprobe_output::{Architecture, StacksOptions, stacks};
 
 use super::thread_samples::{self, OpenCalls};
 use crate::cli::DEFAULT_SAMPLES;
+use crate::session::host::nccl_ras::nccl_status;
 use crate::terminal::notes::{note, print_stderr};
 
 /// Columns if stderr is not a terminal.
@@ -20,14 +21,22 @@ const WIDTH: usize = 160;
 #[derive(Debug, Default)]
 pub(crate) struct StacksOnDemand {
     running: Option<JoinHandle<()>>,
+    /// There was a request that nobody has taken note of.
+    is_new: bool,
 }
 
 impl StacksOnDemand {
+    /// Whether stacks were requested since the last time.
+    pub(crate) fn take_request(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
+    }
+
     /// Starts to sample these processes, unless this is still under way.
     pub(crate) fn request(&mut self, capture: &mut Capture, processes: Vec<Tgid>) {
         if self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
+        self.is_new = true;
         let calls: Vec<Call> = capture.open_calls().unwrap_or_default();
         let open = OpenCalls { calls, now_ns: capture.clock().elapsed_ns() };
         let show = move || {
@@ -52,7 +61,8 @@ fn show(processes: &[Tgid], open: &OpenCalls) -> Result<()> {
     let mut sampler = ThreadSampler::new()?;
     let mut sampled = thread_samples::sample(&mut sampler, processes, DEFAULT_SAMPLES)?;
     open.add_to(&mut sampled);
-    let report = StacksReport::build(sampled, false);
+    let mut report = StacksReport::build(sampled, false);
+    report.nccl = nccl_status(processes);
     let width = terminal_size(io::stderr()).map_or(WIDTH, |(columns, _)| columns.into());
     let options = StacksOptions { width, architecture: Architecture::OF_HOST };
     print_stderr(format_args!("{}", stacks(&report, &GpuStates::default(), &options)));
