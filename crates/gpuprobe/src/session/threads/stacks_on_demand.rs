@@ -21,7 +21,7 @@ const WIDTH: usize = 160;
 #[derive(Debug, Default)]
 pub(crate) struct StacksOnDemand {
     running: Option<JoinHandle<()>>,
-    /// There was a request that nobody has taken note of.
+    /// There was a request since the last [`Self::take_request`].
     is_new: bool,
 }
 
