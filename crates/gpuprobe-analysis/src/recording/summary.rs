@@ -1,8 +1,10 @@
 //! The summary of a recording: feeds each event to all analyses.
 
+use std::collections::HashMap;
+
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{
-    Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, TensorSummary, Tid,
+    Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, TensorSummary, Tgid, Tid,
 };
 use serde::Serialize;
 
@@ -22,6 +24,7 @@ use crate::recording::processes::{ProcessSummary, Processes};
 use crate::recording::site_calls::{CallsBySite, SiteCallTotals};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
+use crate::threads::sample::LastOperation;
 
 /// The summary of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -244,6 +247,11 @@ impl Summary {
             processes,
             losses: happened(&self.losses),
         }
+    }
+
+    /// The last operation on each stream of each process.
+    pub fn last_operations(&self, now_ns: u64) -> HashMap<Tgid, Vec<LastOperation>> {
+        self.gpu_ops.last_operations(now_ns)
     }
 
     /// The collectives up to now, including those of calls that have not returned.

@@ -207,13 +207,9 @@ mod tests {
 
     #[test]
     fn the_latest_operation_comes_first() {
-        let operation = |stream: &str, age_ns| LastOperation {
-            stream: stream.to_owned(),
-            operation: "copy".to_owned(),
-            age_ns,
-        };
-        let streams = vec![operation("a", 9), operation("b", 3)];
+        let operation = |stream, age_ns| LastOperation { stream, operation: "copy".to_owned(), age_ns };
+        let streams = vec![operation(1, 9), operation(2, 3)];
         let shown = one(SampledProcess { streams, ..ranked(1, 0, vec![]) }, false);
-        assert_eq!(shown.streams[0].stream, "b");
+        assert_eq!(shown.streams[0].stream, 2);
     }
 }

@@ -40,8 +40,8 @@ pub struct Rank {
 /// The last operation submitted to a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LastOperation {
-    /// As it is shown elsewhere, such as `stream 3` or `default stream`.
-    pub stream: String,
+    /// The stream, as launches have it.
+    pub stream: u64,
     /// The CUDA kernel, copy or function.
     pub operation: String,
     pub age_ns: u64,

@@ -6,6 +6,7 @@ use super::StacksOptions;
 use super::job_sentence::rank;
 use super::process_gpus::{self, ProcessGpu};
 use super::thread_text::{group, how_long};
+use crate::gpu_op_text::stream;
 use crate::memory_view::line;
 use crate::units::{count, fitted, printable};
 
@@ -56,7 +57,7 @@ fn xid(errors: &GpuErrors) -> String {
 
 fn streams(out: &mut String, process: &ProcessThreads) {
     for last in process.streams.iter().take(MOST_STREAMS) {
-        let (stream, operation) = (printable(&last.stream), printable(&last.operation));
+        let (stream, operation) = (stream(last.stream), printable(&last.operation));
         line(out, format_args!("  {stream}: {operation}, {} ago", how_long(last.age_ns)));
     }
     let others = process.streams.len().saturating_sub(MOST_STREAMS) as u64;

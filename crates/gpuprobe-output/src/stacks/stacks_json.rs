@@ -11,6 +11,7 @@ use super::job_sentence::sentence;
 use super::process_gpus::{self, ProcessGpu};
 use super::system_calls::{self, Architecture};
 use super::thread_text::open_call;
+use crate::gpu_op_text;
 use crate::memory_json::seconds;
 
 /// The report as a line of JSON, with its line feed.
@@ -100,7 +101,7 @@ fn xid(errors: &GpuErrors) -> Value {
 
 fn stream(last: &LastOperation) -> Value {
     json!({
-        "stream": last.stream,
+        "stream": gpu_op_text::stream(last.stream),
         "operation": last.operation,
         "age_seconds": seconds(last.age_ns),
     })

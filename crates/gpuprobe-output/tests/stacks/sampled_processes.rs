@@ -112,7 +112,7 @@ fn rank(number: u32) -> SampledProcess {
             asleep(tgid + 1002, "pin_memory", ThreadStack { frames: program(40), ..ThreadStack::default() }),
         ],
         streams: vec![LastOperation {
-            stream: "stream 7".to_owned(),
+            stream: 0x55d0_2000,
             operation: "ncclDevKernel_AllReduce".to_owned(),
             age_ns: 12 * SECOND + u64::from(number) * 1_000_000,
         }],
@@ -139,7 +139,7 @@ fn server() -> SampledProcess {
     cut.samples = vec![sleeping(SECOND, &Arc::new(stack))];
     cut.samples[0].system_call = Some(9999);
     let stream = |number: u64| LastOperation {
-        stream: format!("stream {number}"),
+        stream: number,
         operation: "copy\x1b H2D".to_owned(),
         age_ns: number * 30_000_000,
     };
@@ -261,7 +261,7 @@ impl Random {
     pub(crate) fn process(&mut self) -> SampledProcess {
         let rank = |random: &mut Self| Rank { variable: random.text(), number: random.below(3) as u32 };
         let stream = |random: &mut Self| LastOperation {
-            stream: random.text(),
+            stream: random.number(),
             operation: random.text(),
             age_ns: random.number(),
         };

@@ -45,7 +45,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
         following.probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &following.probes)?;
         if following.take_stacks_request() {
-            recording.print_differing_ranks(&mut following.probes.capture);
+            let processes = following.processes();
+            recording.show_stacks(&mut following.probes.capture, processes);
         }
     }
     let ending = following.probes.end_observation()?;

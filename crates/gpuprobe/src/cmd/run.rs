@@ -91,7 +91,8 @@ pub(crate) fn record(
         probes.enforce_budget_by_events(&batch)?;
         recording.take(batch, &probes)?;
         if supervised.take_stacks_request() {
-            recording.print_differing_ranks(&mut probes.capture);
+            let processes = probes.capture.targets()?;
+            recording.show_stacks(&mut probes.capture, processes);
         }
         if let Some(status) = exit_status {
             break status;

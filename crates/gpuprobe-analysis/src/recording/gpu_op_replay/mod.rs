@@ -2,6 +2,7 @@
 //! once, at its outermost call, and captured operations do not count. Memory is bounded for any input.
 
 mod busiest;
+mod last_ops;
 mod op;
 mod pending;
 mod stream_gaps;
@@ -16,6 +17,7 @@ use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BU
 use gpuprobe_event::{Call, Class, CopyPart, GraphLaunch, Launch, Tgid, Transfer};
 
 use self::busiest::BusiestThreads;
+use self::last_ops::LastOps;
 use self::op::{GpuOp, OpKind};
 use self::pending::PendingOps;
 use self::stream_gaps::StreamGapTracker;
@@ -26,6 +28,7 @@ use crate::gpu_ops::cuda_kernel_series::CudaKernelSeries;
 use crate::gpu_ops::launches::{self, CudaKernelLaunches, GraphLaunches, OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::stats::buckets::bucket;
+use crate::threads::sample::LastOperation;
 
 /// CUDA kernels with a row of their own; all others share one.
 const MOST_KERNELS: usize = 4096;
@@ -42,6 +45,7 @@ pub(crate) struct GpuOpReplay {
     batched: [u64; LATENCY_BUCKETS],
     busiest: BusiestThreads,
     gap_tracker: StreamGapTracker,
+    last_ops: LastOps,
     pending: PendingOps,
 }
 
@@ -67,6 +71,7 @@ impl GpuOpReplay {
         self.pending.take_all_of(tgid).into_iter().for_each(|op| self.count(op));
         self.busiest.clear(tgid);
         self.gap_tracker.clear(tgid);
+        self.last_ops.clear(tgid);
     }
 
     pub(crate) fn report(&self) -> GpuOps {
@@ -107,7 +112,13 @@ impl GpuOpReplay {
         all.gap_tracker.idle()
     }
 
+    /// The last operation on each stream of each process.
+    pub(crate) fn last_operations(&self, now_ns: u64) -> HashMap<Tgid, Vec<LastOperation>> {
+        self.last_ops.report(now_ns)
+    }
+
     fn count(&mut self, op: GpuOp) {
+        self.last_ops.take(&op);
         match &op.kind {
             OpKind::Launch(launch) => self.launch(launch, &op),
             OpKind::GraphLaunch(launch) => self.graph_launch(launch, &op),

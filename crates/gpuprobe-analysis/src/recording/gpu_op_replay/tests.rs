@@ -472,3 +472,24 @@ fn the_busiest_stream_and_thread_of_each_process_are_summed() {
     replay.clear(Tgid(1));
     assert_eq!(replay.report(), gpu_ops, "exited processes still count");
 }
+
+#[test]
+fn the_last_operation_of_each_stream_is_known() {
+    let mut replay = GpuOpReplay::default();
+    let calls = [
+        at(launch("add", 5), 100, 10),
+        at(copy(HostToDevice, 64, 0), 150, 10),
+        at(launch("scale", 5), 200, 10),
+        at(failed(launch("broken", 5)), 300, 10),
+        at(graph_launch(Some(3)), 400, 10),
+    ];
+    calls.iter().for_each(|call| replay.feed(call));
+    let tgid = calls[0].tgid;
+    let mut streams = replay.last_operations(1000).remove(&tgid).unwrap();
+    streams.sort_by_key(|last| last.stream);
+    let shown: Vec<_> = streams.iter().map(|last| (last.operation.as_str(), last.age_ns)).collect();
+    assert!(shown.contains(&("scale", 800)) && shown.contains(&("graph launch", 600)), "{shown:?}");
+    assert!(shown.contains(&("copy H2D", 850)), "{shown:?}");
+    replay.clear(tgid);
+    assert!(replay.last_operations(1000).is_empty());
+}

@@ -15,7 +15,6 @@ use super::stop_requests::StopRequests;
 use crate::cli::UserArgs;
 use crate::session::probes::probe_set::Probes;
 use crate::session::signals::Signals;
-use crate::session::threads::stacks_on_demand::StacksOnDemand;
 use crate::terminal::notes::note;
 
 /// Longest time between two reads of the ring buffer: the BPF programs do not wake us up for every record.
@@ -27,8 +26,8 @@ pub(crate) struct SupervisedCommand {
     signals: Signals,
     launched: LaunchedCommand,
     stops: StopRequests,
-    /// Shown at SIGQUIT, which Ctrl-\ sends.
-    stacks: StacksOnDemand,
+    /// SIGQUIT came, which Ctrl-\ sends.
+    wants_stacks: bool,
 }
 
 /// The last records of a session with a command.
@@ -51,7 +50,7 @@ impl SupervisedCommand {
             signals,
             launched: LaunchedCommand::start_paused(command, user.as_ref())?,
             stops: StopRequests::default(),
-            stacks: StacksOnDemand::default(),
+            wants_stacks: false,
         })
     }
 
@@ -63,7 +62,7 @@ impl SupervisedCommand {
 
     /// Whether the user asked for stacks since the last time.
     pub(crate) fn take_stacks_request(&mut self) -> bool {
-        self.stacks.take_request()
+        std::mem::take(&mut self.wants_stacks)
     }
 
     /// Waits for records and probes paused processes. Returns the exit status of the command when it has exited.
@@ -73,8 +72,7 @@ impl SupervisedCommand {
         probes.capture.wait(&[self.signals.fd()], POLL_EVERY);
         for arrived in self.signals.take() {
             if arrived.signal == Signal::SIGQUIT {
-                let targets = probes.capture.targets()?;
-                self.stacks.request(&mut probes.capture, targets);
+                self.wants_stacks = true;
             } else if arrived.from_process {
                 self.launched.signal(arrived.signal);
             }

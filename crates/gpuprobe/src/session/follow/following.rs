@@ -16,7 +16,6 @@ use crate::cli::RESCAN;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
 use crate::session::signals::{Signals, ends_session};
-use crate::session::threads::stacks_on_demand::StacksOnDemand;
 use crate::terminal::notes::note;
 
 /// Longest time between two reads of the ring buffer: the BPF programs do not wake us up for every record.
@@ -38,8 +37,9 @@ pub(crate) struct Following {
     followed: ProcessSet,
     /// Only given processes are followed.
     has_pids: bool,
-    /// Shown at SIGQUIT, which Ctrl-\ sends; without it SIGQUIT ends the session.
-    stacks: Option<StacksOnDemand>,
+    /// SIGQUIT, which Ctrl-\ sends, asks for stacks instead of ending the session.
+    quit_shows_stacks: bool,
+    wants_stacks: bool,
 }
 
 impl Following {
@@ -58,7 +58,15 @@ impl Following {
         let watch = if wanted.paths.is_empty() { Some(Watch::start(RESCAN)) } else { None };
         attach(wanted, &mut probes, verbose)?;
         let has_pids = !wanted.pids.is_empty();
-        Ok(Self { probes, signals, watch, followed: ProcessSet::new(wanted.pids), has_pids, stacks: None })
+        Ok(Self {
+            probes,
+            signals,
+            watch,
+            followed: ProcessSet::new(wanted.pids),
+            has_pids,
+            quit_shows_stacks: false,
+            wants_stacks: false,
+        })
     }
 
     /// Waits for records; `false` if a signal ends the session.
@@ -68,28 +76,29 @@ impl Following {
         self.probes.capture.wait(&others, LOOK_EVERY);
         let mut arrived: Vec<Signal> =
             self.signals.take().into_iter().map(|arrived| arrived.signal).collect();
-        if let Some(stacks) = &mut self.stacks
-            && arrived.contains(&Signal::SIGQUIT)
-        {
+        if self.quit_shows_stacks {
+            self.wants_stacks |= arrived.contains(&Signal::SIGQUIT);
             arrived.retain(|signal| *signal != Signal::SIGQUIT);
-            stacks.request(&mut self.probes.capture, processes(self.has_pids.then_some(&self.followed)));
         }
         !arrived.into_iter().any(ends_session)
     }
 
     /// The given processes that still run, or all that use GPUs.
     pub(crate) fn processes(&self) -> Vec<Tgid> {
-        processes(self.has_pids.then_some(&self.followed))
+        match self.has_pids {
+            true => self.followed.running().iter().copied().collect(),
+            false => gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect(),
+        }
     }
 
     /// Whether the user asked for stacks since the last time.
     pub(crate) fn take_stacks_request(&mut self) -> bool {
-        self.stacks.as_mut().is_some_and(StacksOnDemand::take_request)
+        std::mem::take(&mut self.wants_stacks)
     }
 
     /// Shows stacks at Ctrl-\ instead of ending.
     pub(crate) fn show_stacks_at_quit(&mut self) {
-        self.stacks = Some(StacksOnDemand::default());
+        self.quit_shows_stacks = true;
     }
 
     /// Takes the records and probes new libraries. If processes were given, only their libraries are probed, even
@@ -117,13 +126,6 @@ impl Following {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }
         Ok(losses)
-    }
-}
-
-fn processes(given: Option<&ProcessSet>) -> Vec<Tgid> {
-    match given {
-        Some(given) => given.running().iter().copied().collect(),
-        None => gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect(),
     }
 }
 

@@ -10,7 +10,7 @@ use gpuprobe_event::counters::TensorMemory;
 use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, Phases, end_line};
 use gpuprobe_event::{
     Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome, TensorSummary,
-    TensorUse,
+    TensorUse, Tgid,
 };
 use gpuprobe_output::units::bytes;
 use gpuprobe_output::{SummaryOptions, collective_sentences, summary};
@@ -22,6 +22,8 @@ use crate::session::host::processes::Processes;
 use crate::session::host::tensor_reader::TensorReader;
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
+use crate::session::threads::stacks_on_demand::{KnownByProbes, StacksOnDemand};
+use crate::session::threads::thread_samples::OpenCalls;
 use crate::terminal::notes::{note, print_stderr};
 use crate::terminal::progress::Progress;
 use crate::trace_file::{Destination, Finished, Limits, TraceFile, is_stdout};
@@ -73,6 +75,7 @@ pub(crate) struct Recording {
     verification: Option<Verification>,
     processes: Processes,
     tensor_reader: TensorReader,
+    stacks: StacksOnDemand,
     /// When the tensors were read last; `None` if they are not followed.
     tensors_read: Option<Instant>,
     /// For out-of-memory errors, which come with tensors.
@@ -100,6 +103,7 @@ impl Recording {
             verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
             tensor_reader: TensorReader::default(),
+            stacks: StacksOnDemand::default(),
             tensors_read: args.tensors.then(Instant::now),
             error_gpus: args
                 .tensors
@@ -149,13 +153,16 @@ impl Recording {
         Ok(())
     }
 
-    /// Prints which ranks of communicators differ now.
-    pub(crate) fn print_differing_ranks(&self, capture: &mut Capture) {
-        let open = capture.open_calls().unwrap_or_default();
-        let collectives = self.summary.collectives_with(&open);
+    /// Shows which ranks of communicators differ now, and the stacks of these processes, while the recording goes on.
+    pub(crate) fn show_stacks(&mut self, capture: &mut Capture, processes: Vec<Tgid>) {
+        let calls = capture.open_calls().unwrap_or_default();
+        let now_ns = capture.clock().elapsed_ns();
+        let collectives = self.summary.collectives_with(&calls);
         for sentence in collectives.communicators.iter().flat_map(collective_sentences) {
             note!("{sentence}");
         }
+        let streams = self.summary.last_operations(now_ns);
+        self.stacks.request(processes, KnownByProbes { open: OpenCalls { calls, now_ns }, streams });
     }
 
     /// Adds the events that are not in the trace.

@@ -1,12 +1,14 @@
 //! Ctrl-\ during a recording: shows what the threads wait for, while the recording goes on.
 
+use std::collections::HashMap;
 use std::io;
 use std::thread::JoinHandle;
 
 use anyhow::Result;
+use gpuprobe_analysis::threads::sample::LastOperation;
 use gpuprobe_analysis::{GpuStates, StacksReport};
-use gpuprobe_capture::{Capture, ThreadSampler, terminal_size};
-use gpuprobe_event::{Call, Tgid};
+use gpuprobe_capture::{ThreadSampler, terminal_size};
+use gpuprobe_event::Tgid;
 use gpuprobe_output::{Architecture, StacksOptions, stacks};
 
 use super::thread_samples::{self, OpenCalls};
@@ -21,26 +23,24 @@ const WIDTH: usize = 160;
 #[derive(Debug, Default)]
 pub(crate) struct StacksOnDemand {
     running: Option<JoinHandle<()>>,
-    /// There was a request since the last [`Self::take_request`].
-    is_new: bool,
+}
+
+/// What the probes of a recording know about the processes.
+#[derive(Debug)]
+pub(crate) struct KnownByProbes {
+    pub(crate) open: OpenCalls,
+    /// The last operation on each stream.
+    pub(crate) streams: HashMap<Tgid, Vec<LastOperation>>,
 }
 
 impl StacksOnDemand {
-    /// Whether stacks were requested since the last time.
-    pub(crate) fn take_request(&mut self) -> bool {
-        std::mem::take(&mut self.is_new)
-    }
-
     /// Starts to sample these processes, unless this is still under way.
-    pub(crate) fn request(&mut self, capture: &mut Capture, processes: Vec<Tgid>) {
+    pub(crate) fn request(&mut self, processes: Vec<Tgid>, known: KnownByProbes) {
         if self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
-        self.is_new = true;
-        let calls: Vec<Call> = capture.open_calls().unwrap_or_default();
-        let open = OpenCalls { calls, now_ns: capture.clock().elapsed_ns() };
         let show = move || {
-            if let Err(error) = show(&processes, &open) {
+            if let Err(error) = show(&processes, known) {
                 note!("gpuprobe: cannot show the stacks: {error:#}");
             }
         };
@@ -57,10 +57,13 @@ impl Drop for StacksOnDemand {
     }
 }
 
-fn show(processes: &[Tgid], open: &OpenCalls) -> Result<()> {
+fn show(processes: &[Tgid], mut known: KnownByProbes) -> Result<()> {
     let mut sampler = ThreadSampler::new()?;
     let mut sampled = thread_samples::sample(&mut sampler, processes, DEFAULT_SAMPLES)?;
-    open.add_to(&mut sampled);
+    known.open.add_to(&mut sampled);
+    for process in &mut sampled {
+        process.streams = known.streams.remove(&process.tgid).unwrap_or_default();
+    }
     let mut report = StacksReport::build(sampled, false);
     report.nccl = nccl_status(processes);
     let width = terminal_size(io::stderr()).map_or(WIDTH, |(columns, _)| columns.into());
