@@ -212,6 +212,34 @@ def streams(probe, folder, seconds):
         expect(f"{what}: received and lost", received + lost, calls)
 
 
+def paced_seconds(probe, folder, calls, is_sampled):
+    """How long a program takes for its calls, alone or while all of its threads are sampled."""
+    program = Paced(folder, calls, 0)
+    if is_sampled:
+        command = [probe, "stacks", "--json", "-d", str(program.pid), "--samples", "1000"]
+        sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    time.sleep(0.4)
+    program.go()
+    took = program.ledger()["seconds"]
+    if is_sampled:
+        expect("the sampler runs", sampler.poll(), None)
+        sampler.kill()
+        sampler.wait()
+    return took
+
+
+def sampled(probe, folder):
+    print("\nA program at full speed while `stacks` samples it all the time")
+    trial = 10_000_000
+    calls = int(trial / paced_seconds(probe, folder, trial, False) / 2)
+    pairs = [[paced_seconds(probe, folder, calls, is_sampled) for is_sampled in (False, True)] for _ in range(5)]
+    alone, while_sampled = (sorted(times)[2] for times in zip(*pairs))
+    ratio = while_sampled / alone
+    line("calls a second, alone, median of 5", f"{calls / alone:,.0f}")
+    line("while it is sampled", f"{calls / while_sampled:,.0f}")
+    line("time of a call, relative to alone", f"{ratio:.3f}", "below 1.05", ratio < 1.05)
+
+
 def growth_by_processes(probe, folder):
     print("\nThe daemon by number of processes: started with as many that use CUDA, then with as many that wait after 1,000 calls")
     print(f"{'processes':>10}{'ready ms':>12}{'RSS MiB':>12}{'% of a core':>14}{'scrape kB':>12}")
@@ -266,6 +294,7 @@ def main():
             starts(args.probe, folder)
             counted_whole(args.probe, folder, args.seconds)
             streams(args.probe, folder, args.seconds)
+            sampled(args.probe, folder)
         if args.growth:
             growth_by_processes(args.probe, folder)
         if args.growth or args.threads:

@@ -30,12 +30,14 @@ COUNTED = {"alloc", "free", "memcpy", "memset", "launch", "sync"}
 ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
 # with unique names, because processes of other tests have the usual ones
-PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps"}
+PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps", "hangs": "prom_hangs"}
 SOURCES = {"graphs": "launches", "short": "ledger"}
 # run again and again; processes that exited this many seconds ago only have the sums of their name
 SHORT, KEPT = "prom_short", 30
 # seconds between two of them: each process that still has series makes a scrape larger
 PAUSE = 3
+# the program that hangs: one thread waits for the device, and the others, which begin half a second later, for a stream
+HANGS = {"STANDIN_DELAY": "cuCtxSynchronize:20000000,cuStreamSynchronize:10000000"}
 
 
 class Checks:
@@ -243,6 +245,16 @@ def is_seen(prometheus, query, instant, processes, start, end):
     assert above >= wanted, f"{above} of {len(values)} values are above 0, not {wanted}: {query}"
 
 
+def check_pending(prometheus, pid, age):
+    """The thread that waits for the device has waited longest."""
+    found = prometheus.by("function", f'gpuprobe_call_pending_seconds{{pid="{pid}"}}')
+    assert set(found) == {"cuCtxSynchronize"} and found["cuCtxSynchronize"] > age, f"pending: {found}"
+
+
+def check_returned(prometheus, pid):
+    same("pending calls", prometheus.query(f'gpuprobe_call_pending_seconds{{pid="{pid}"}}'), [])
+
+
 def check_gpus(prometheus, pid):
     """The values that the stand-in of NVML always reports for its first GPU, and those that this test sets."""
     same("utilisation", prometheus.by("gpu", 'gpuprobe_gpu_utilization_ratio{gpu="0"}'), {"0": 0.42})
@@ -262,10 +274,14 @@ def dashboard(check, prometheus, start, end):
 
 def during(check, daemon, prometheus, functions, programs, short, promtool):
     """The checks during the two minutes."""
-    workload, leaks = programs["ledger"], programs["leaks"]
+    workload, leaks, hangs = programs["ledger"], programs["leaks"], programs["hangs"]
     until("the first scrape", lambda: prometheus.query('up{job="gpuprobe"} == 1'))
     start = time.time()
     leaks.go_on()
+    hangs.go_on()
+    hangs.ledger()
+    for age in (1, 3):
+        check(f"a call that is pending for {age} s", equal, check_pending, prometheus, hangs.pid, age)
     check("GPUs", equal, check_gpus, prometheus, workload.pid)
     for name, compare in (("launches", check_launches), ("graphs", check_graphs)):
         check(name, equal, compare, prometheus, programs[name].ledger())
@@ -275,6 +291,8 @@ def during(check, daemon, prometheus, functions, programs, short, promtool):
         check(f"pause {pause} of the ledger", equal, check_ledger, prometheus, functions, ledger)
         check("promtool check metrics", clean_metrics, promtool, daemon.scrape())
         time.sleep(max(0, start + SPAN * pause / PAUSES - time.time()))
+    hangs.ledger()
+    check("calls that have returned", equal, check_returned, prometheus, hangs.pid)
     check("call sites", equal, check_sites, prometheus, leaks.ledger(), start + SPAN * 0.75)
     runs = short.ledgers()
     check(f"sums of {len(runs)} short processes", equal, check_short, prometheus, functions, runs)
@@ -312,11 +330,13 @@ def main(probe, standins, binaries, folder):
             "launches": ["classic", "--wait"],
             "graphs": ["graphs", "--wait"],
             "gaps": ["--wait"],
+            "hangs": ["8"],
         }
-        programs = {name: Workload(f"{folder}/{own}", *words[name]) for name, own in PROGRAMS.items()}
+        start = lambda name, own: Workload(f"{folder}/{own}", *words[name], **(HANGS if name == "hangs" else {}))
+        programs = {name: start(name, own) for name, own in PROGRAMS.items()}
         started += programs.values()
         started.append(short := ShortLived(f"{folder}/{SHORT}", "--threads", "1", "--calls", "2000", pause=PAUSE))
-        programs["ledger"].ledger(), programs["leaks"].ledger()
+        programs["ledger"].ledger(), programs["leaks"].ledger(), programs["hangs"].ledger()
         with open(nvml, "a") as file:
             pid = programs["ledger"].pid
             file.write(f"process 0 compute {pid} {NVML_BYTES}\nbusy 0 {pid} 30 5 0 0\nxid 0 79\n")

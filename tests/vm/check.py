@@ -411,6 +411,21 @@ def returned(check, asked, functions, said):
     check.equal("recursion", deep, {depth: said["recursions"] for depth in (1, 2, 3)})
 
 
+def hung(check, tier):
+    """Threads that sleep and spin in calls: their functions, and those that called them."""
+    check.equal("exit status", check.text("status").strip(), "0")
+    said = check.said("ledger")[-1]
+    found = {}
+    for group in check.said("out")[0]["processes"][0]["groups"]:
+        functions = [frame["function"] for frame in group["stack"]]
+        caller = functions[functions.index(group["function"]) + 1]
+        found[tuple(group["tids"])] = (group["verdict"], group["function"], group["state"], caller)
+    check.equal("threads", found, {
+        (said["device_tid"],): ("stuck", "cudaDeviceSynchronize", "S", "main"),
+        (said["stream_tid"],): ("stuck", "cudaStreamSynchronize", "R", "wait_for_stream"),
+    })
+
+
 def older_doctor(check, tier):
     check.contains("doctor", check.text("out"), "GPU errors (XIDs) by the NVIDIA kernel module's function nv_report_error (fentry)")
 
@@ -446,6 +461,7 @@ def wanted():
     yield "doctor", doctor, TIERS[0]
     yield "doctor-older", older_doctor, TIERS[0]
     yield "listed", listed, TIERS[0]
+    yield "hung", hung, TIERS[0]
     for source in SOURCES:
         yield f"errors-{source}", errors, source
     for kind in ["fentry", "perf", *(["multi", "session"] if "multi" in TIERS else [])]:

@@ -31,11 +31,15 @@ pub use self::gpu_ops::launches::{CudaKernelLaunches, GraphLaunches};
 pub use self::gpu_ops::process_ops::GpuOps;
 pub use self::gpu_ops::{advice, copies, launches, streams};
 pub use self::leaks::call_sites::CallSite;
+pub use self::leaks::fragmentation::{Fragmentation, FragmentationByGpu, fragmentation};
 pub use self::leaks::live_memory::{CallSiteMemory, LiveMemory, MemoryReport, ProcessCallSites};
-pub use self::leaks::live_tensors::{GpuTensors, LiveTensors, ProcessTensors, TensorReport};
+pub use self::leaks::live_tensors::{
+    GpuTensors, LiveTensors, ProcessTensors, TensorReport, tensors_of_pools,
+};
 pub use self::leaks::{Growth, Judgement, Rules, Verdict};
 pub use self::live::exited::{ExitedProcess, ExitedProcesses, PastProcesses};
 pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
+pub use self::live::pending_calls::{OldestCall, oldest_calls};
 pub use self::live::self_metrics::{Answered, Refused, SelfMetrics, Served};
 pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot};
 pub use self::live::{function_counts, gpu_state, snapshot};

@@ -92,8 +92,53 @@ int open_calls(struct bpf_iter__task *ctx)
 		/* its return will not be observed */
 		if (gp_stop_ns)
 			undo_entry(thread, &thread->open[i]);
+		/* it is still in its entry probe */
+		if (!thread->open[i].start_ns)
+			continue;
 		bpf_seq_write(ctx->meta->seq, &thread->open[i], sizeof(struct gp_call));
 	}
+	return 0;
+}
+
+/* An open call is pending from this age on. */
+#define GP_PENDING_NS 1000000000ULL
+
+/*
+ * Whether the program has jumped out of an open call, and its thread has made no other call since: the
+ * thread's stack then ends above the call.
+ */
+static __always_inline bool is_abandoned(const struct gp_call *call, struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u64 stack_pointer = 0;
+
+	return !bpf_probe_read_kernel(&stack_pointer, sizeof(stack_pointer), (void *)&PT_REGS_SP(regs)) &&
+	       stack_pointer > call->stack_pointer;
+}
+
+/* Writes the outermost call of every thread, if it is pending. */
+SEC("iter/task")
+int pending_calls(struct bpf_iter__task *ctx)
+{
+	struct task_struct *task = ctx->task;
+	struct gp_pending_call pending = {};
+	struct gp_thread *thread;
+	struct gp_call *call;
+
+	if (!task)
+		return 0;
+	thread = bpf_task_storage_get(&threads, task, 0, 0);
+	if (!thread || !thread->depth)
+		return 0;
+	call = open_call(thread, 0);
+	pending.start_ns = call->start_ns;
+	if (!pending.start_ns || pending.start_ns + GP_PENDING_NS > bpf_ktime_get_ns() ||
+	    is_abandoned(call, task))
+		return 0;
+	pending.instance = thread->instance;
+	pending.tgid = thread->tgid;
+	pending.function = call->function;
+	bpf_seq_write(ctx->meta->seq, &pending, sizeof(pending));
 	return 0;
 }
 

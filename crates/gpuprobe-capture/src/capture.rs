@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, Target};
-use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey};
+use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, PendingCall, ProcessKey};
 use gpuprobe_event::{
     Api, Call, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
 };
@@ -272,6 +272,12 @@ impl Capture {
     /// Calls that are open now, of all threads, outer ones before those made inside them.
     pub fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
         self.ring.open_calls()
+    }
+
+    /// The outermost call of every thread, if it has been open for more than a second. This visits every thread of the
+    /// host.
+    pub fn pending_calls(&self) -> Result<Vec<PendingCall>, CaptureError> {
+        self.tables.pending_calls(self.clock)
     }
 
     /// The stack of a call site, innermost frame first; empty if it is not known. The first time may take long.

@@ -6,6 +6,7 @@ use crate::host::clock::Clock;
 use crate::ring::decoder::{Control, Decoder};
 use crate::stacks::call_sites::CallSites;
 use crate::stacks::resolver::NoResolver;
+use crate::wire::from_bytes;
 
 /// The library number of the CUDA driver.
 const DRIVER: u16 = 1;
@@ -33,7 +34,9 @@ pub fn decode(mut bytes: &[u8]) -> Decoded {
         decoded.records += 1;
         if head & 0x8000 == 0 {
             decoded.events.extend(decoder.call(record));
-            decoded.events.extend(decoder.open_call(record).map(|call| Event::Call(Box::new(call))));
+            decoded
+                .events
+                .extend(decoder.open_call(&from_bytes(record)).map(|call| Event::Call(Box::new(call))));
         } else if let Control::Process(_, event) = decoder.control(record) {
             decoded.events.push(Event::Process(event));
         }

@@ -24,7 +24,7 @@ pub use access::{
 };
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
-pub use gpu::{Device, NVIDIA_PROC_FOLDER, View, devices, host_gpus};
+pub use gpu::{Device, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus, open_gpus, rank_of};
 pub use library::{
     HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, gpu_api_of,
     inspect, loader_cache, of_host, of_pid,
@@ -34,8 +34,8 @@ pub use probe_point::{
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
-    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, gpu_processes, loader_of,
-    offset_in_file, open_gpus, pod_of, rank_of, variable_at_start,
+    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
+    pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

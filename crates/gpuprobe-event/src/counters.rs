@@ -15,6 +15,7 @@ use crate::effect::DeviceTime;
 use crate::gpu::Identity;
 use crate::ids::{FunctionId, SiteId, Tgid};
 use crate::name::Name;
+use crate::tensor_summary::TensorSource;
 
 /// Latency buckets: bucket `i` counts calls of `2^i` up to `2^(i+1)` nanoseconds. The first also counts shorter
 /// calls, the last longer ones.
@@ -44,6 +45,16 @@ pub struct CallCounts {
     pub driver: DeviceTime,
     /// Distribution of the time inside, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
+}
+
+/// A call that a thread of a process began long ago and that has not returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PendingCall {
+    pub process: ProcessKey,
+    /// The function of the outermost call.
+    pub function: FunctionId,
+    /// When it began, since the start of the observation.
+    pub start_ns: u64,
 }
 
 /// Ioctls of one command by one process.
@@ -181,16 +192,27 @@ pub struct TensorMemory {
     pub replaced: u64,
     /// Bytes of all tensors by the allocator's own account, with those from before the probes were attached.
     pub in_use_bytes: u64,
-    /// Bytes that the allocator has reserved.
-    pub reserved_bytes: u64,
+    /// Bytes that the allocator has reserved, if it reports that.
+    pub reserved_bytes: Option<u64>,
+    pub source: TensorSource,
 }
 
 impl TensorMemory {
     /// Bytes that the allocator keeps for later tensors. The figures come from the process, so the difference could be
     /// negative.
-    pub fn cached_bytes(&self) -> u64 {
-        self.reserved_bytes.saturating_sub(self.in_use_bytes)
+    pub fn cached_bytes(&self) -> Option<u64> {
+        Some(self.reserved_bytes?.saturating_sub(self.in_use_bytes))
     }
+}
+
+/// Device memory at a range of addresses of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRange {
+    pub process: ProcessKey,
+    pub start: u64,
+    pub bytes: u64,
+    /// It is a mapping of physical memory, which an allocator may continue at its end.
+    pub is_mapping: bool,
 }
 
 /// One live allocation.

@@ -48,6 +48,6 @@ pub use loss::{Figures, LossCause, Losses};
 pub use memory_by_site::{LiveSite, MemoryBySite};
 pub use memory_summary::{MemorySummary, Total};
 pub use out_of_memory::{GpuHolder, OutOfMemoryEvent, TensorHolder};
-pub use tensor_summary::{TensorSummary, TensorUse};
+pub use tensor_summary::{TensorSource, TensorSummary, TensorUse};
 pub use thread_sample::{GpuCall, ThreadSample, ThreadStack};
 pub use unified::{Moved, UnifiedTotals, UnifiedUse};

@@ -80,12 +80,12 @@ causes! {
     FailuresFull = "failures_full" [],
     /// faults and migrations of unified memory whose process is not known
     OwnerUnknown = "owner_unknown" [],
+    /// Python frames that could not be read, because the code was freed or the process exited before: they are shown
+    /// without a name, or not at all if the memory of the interpreter could not be read or found no room in a table
+    UnreadPython = "unread_python" [],
     /// stacks of call sites without their outermost frames: BPF shortened them because the ring buffer was filling up,
     /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)
     ShortenedStack = "shortened_stack" [MemoryBySite],
-    /// Python frames that could not be read, because the code was freed or the process exited before: they are shown
-    /// without a name
-    UnreadPython = "unread_python" [],
     /// records that could not be decoded
     Undecodable = "undecodable" [Events],
     /// processes that had mapped a library before it was probed; their first calls may be missing

@@ -57,6 +57,9 @@ fn gpu_tensors(gpu: &GpuTensors) -> Value {
         "in_use_bytes": gpu.in_use_bytes,
         "reserved_bytes": gpu.reserved_bytes,
         "cached_bytes": gpu.cached_bytes,
+        "fragmented_bytes": gpu.fragmented_bytes(),
+        "fragmented_is_exact": gpu.knows_all_segments(),
+        "source": gpu.source.as_str(),
         "unattributed_bytes": gpu.unattributed_bytes(),
         "unknown_frees": gpu.unknown_frees,
     })

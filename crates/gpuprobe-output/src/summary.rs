@@ -16,7 +16,7 @@ use gpuprobe_analysis::{
 };
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
-use gpuprobe_event::{MemoryBySite, TensorSummary, catalogue};
+use gpuprobe_event::{MemoryBySite, TensorSource, TensorSummary, catalogue};
 
 use self::incomplete::{Incomplete, marked};
 pub use self::layout::SummaryOptions;
@@ -263,16 +263,21 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite, titles: [&str; 2], op
 /// Tensors of frameworks at the end: by GPU, and by call site.
 fn tensors(out: &mut String, tensors: &TensorSummary, options: &SummaryOptions, is_incomplete: bool) {
     if !tensors.gpus.is_empty() {
-        let mut table =
-            NameTable::new(&["tensors at the end, by GPU", "reserved", "in use", "cached"], &[], &[]);
+        let titles = ["tensors at the end, by GPU", "reserved", "in use", "cached", "fragmented"];
+        let mut table = NameTable::new(&titles, &[], &[]);
+        let known = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), bytes);
         for of in tensors.gpus.iter().take(options.few()) {
             let gpu = of.gpu.map_or_else(|| "unknown GPU".to_owned(), |number| format!("GPU {number}"));
-            let cached = of.reserved_bytes.saturating_sub(of.in_use_bytes);
+            let source = match of.source {
+                TensorSource::Reports => String::new(),
+                source => format!(", by {}", source.as_str()),
+            };
             table.push(vec![
-                format!("{} {}: {gpu}", of.pid, printable(&of.process)),
-                bytes(of.reserved_bytes),
+                format!("{} {}: {gpu}{source}", of.pid, printable(&of.process)),
+                known(of.reserved_bytes),
                 bytes(of.in_use_bytes),
-                bytes(cached),
+                known(of.cached_bytes()),
+                known(of.fragmented_bytes),
             ]);
         }
         out.push('\n');

@@ -29,14 +29,19 @@ pub(crate) fn gpu_name(gpu: Option<Gpu>) -> String {
     }
 }
 
-/// What is reserved, in use and cached on a GPU, and the part that no observed call explains.
+/// What is reserved, in use, cached and fragmented on a GPU, and the part that no observed call explains.
 pub(crate) fn usage(gpu: &GpuTensors) -> String {
-    let mut text = format!(
-        "{} reserved, {} in use, {} cached",
-        bytes(gpu.reserved_bytes),
-        bytes(gpu.in_use_bytes),
-        bytes(gpu.cached_bytes)
-    );
+    let mut text = match gpu.reserved_bytes {
+        Some(reserved) => format!("{} reserved, {} in use", bytes(reserved), bytes(gpu.in_use_bytes)),
+        None => format!("{} in use, by {}", bytes(gpu.in_use_bytes), gpu.source.as_str()),
+    };
+    if let Some(cached) = gpu.cached_bytes {
+        text += &format!(", {} cached", bytes(cached));
+    }
+    if let Some(fragmented) = gpu.fragmented_bytes() {
+        let bound = if gpu.knows_all_segments() { "" } else { "at least " };
+        text += &format!(", {bound}{} of it fragmented", bytes(fragmented));
+    }
     let earlier = gpu.unattributed_bytes();
     if earlier > 0 {
         text += &format!("; {} allocated before they were watched", bytes(earlier));

@@ -10,7 +10,7 @@ use gpuprobe_analysis::{
 };
 use gpuprobe_event::trace::{End, Meta};
 use gpuprobe_event::{
-    Class, Event, GpuHolder, LiveSite, LossCause, MemoryBySite, OutOfMemoryEvent, TensorHolder,
+    Class, Event, GpuHolder, LiveSite, LossCause, MemoryBySite, OutOfMemoryEvent, TensorHolder, TensorSource,
     TensorSummary, TensorUse, Tgid, UnifiedUse,
 };
 use gpuprobe_output::diff::{Comparison, diff, diff_json};
@@ -454,8 +454,10 @@ fn tensors_and_out_of_memory_errors_in_a_summary() {
         bytes: MIB,
         in_use_bytes: MIB,
         reserved_bytes,
+        fragmented_bytes: reserved_bytes.map(|bytes| bytes / 4),
+        source: if reserved_bytes.is_some() { TensorSource::Reports } else { TensorSource::CudaMallocAsync },
     };
-    let gpus = vec![used(Some(0), 2 * MIB), used(None, 0)];
+    let gpus = vec![used(Some(0), Some(2 * MIB)), used(None, Some(0)), used(Some(1), None)];
     let mut collected = Summary::default();
     let error = OutOfMemoryEvent {
         at_ns: 1_500_000_000,
@@ -473,7 +475,8 @@ fn tensors_and_out_of_memory_errors_in_a_summary() {
     };
     collected.feed(&Event::OutOfMemory(Box::new(error)));
     collected.end(&End { tensors: TensorSummary::new(gpus, by_site), ..End::default() });
-    check("summary_tensors.txt", &summary(&collected.report(), &SummaryOptions::default()));
+    let options = SummaryOptions { rows: 0, ..SummaryOptions::default() };
+    check("summary_tensors.txt", &summary(&collected.report(), &options));
 }
 
 #[test]

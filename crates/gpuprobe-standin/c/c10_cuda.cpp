@@ -50,6 +50,7 @@ class Allocator
 		void *block = take(rounded, device);
 
 		sizes_[block] = rounded;
+		segment_of(block).used += rounded;
 		figures_.in_use += rounded;
 		figures_.live++;
 		figures_.allocations++;
@@ -64,6 +65,7 @@ class Allocator
 		size_t bytes = sizes_.at(block);
 
 		sizes_.erase(block);
+		segment_of(block).used -= bytes;
 		unused_[bytes].push_back(block);
 		figures_.in_use -= bytes;
 		figures_.live--;
@@ -75,11 +77,23 @@ class Allocator
 	standin::Figures figures()
 	{
 		std::lock_guard<std::mutex> lock(mutex_);
+		standin::Figures figures = figures_;
 
-		return figures_;
+		for (const auto &[start, segment] : segments_)
+			figures.fragmented += segment.used ? segment.bytes - segment.used : 0;
+		return figures;
 	}
 
       private:
+	struct Segment {
+		size_t bytes, used;
+	};
+
+	Segment &segment_of(void *block)
+	{
+		return std::prev(segments_.upper_bound(block))->second;
+	}
+
 	/* A free block of this size, or one that is cut from a segment. */
 	void *take(size_t bytes, int8_t device)
 	{
@@ -99,6 +113,7 @@ class Allocator
 				fprintf(stderr, "no segment of %zu bytes on GPU %d\n", segment, device);
 				abort();
 			}
+			segments_[start] = {segment, 0};
 			next_ = (char *)start;
 			left_ = segment;
 			figures_.reserved += segment;
@@ -113,6 +128,7 @@ class Allocator
 	std::mutex mutex_;
 	std::map<size_t, std::vector<void *>> unused_;
 	std::map<void *, size_t> sizes_;
+	std::map<void *, Segment> segments_;
 	char *next_ = NULL;
 	size_t left_ = 0;
 	standin::Figures figures_ = {};

@@ -9,9 +9,9 @@ namespace standin
 /* GPUs that it has tensors on. */
 const int DEVICES = 2;
 
-/* The figures of the allocator on one GPU. */
+/* The figures of the allocator on one GPU. Fragmented bytes are free, in segments that are not. */
 struct Figures {
-	unsigned long in_use, reserved, live, allocations, frees, out_of_memory;
+	unsigned long in_use, reserved, fragmented, live, allocations, frees, out_of_memory;
 };
 
 /* NULL if the GPU has no room for it, after that was reported. */

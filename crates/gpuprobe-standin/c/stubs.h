@@ -3,8 +3,8 @@
  * implementation, so that probe placement meets each instruction pattern seen in real libraries.
  *
  *   STUB name, target      an export that jumps to target
- *   GENERIC name           impl_name (weak): calls standin_generic("name"), unless C code defines impl_name; a frame
- *                          of its own, as each function behind a real export is
+ *   GENERIC name           impl_name (weak): calls standin_generic("name"), unless C code defines
+ *                          impl_name; a frame of its own, as each function behind a real export is
  *   TAIL name, export      an export that jumps to another export of the same library
  *   ALIAS name, export     a weak second name at the same address
  */

@@ -39,7 +39,7 @@ pub struct Built {
 }
 
 /// Workloads with one source file that are linked with the CUDA runtime.
-const RUNTIME_WORKLOADS: [&str; 12] = [
+const RUNTIME_WORKLOADS: [&str; 13] = [
     "args",
     "capture",
     "classic",
@@ -48,6 +48,7 @@ const RUNTIME_WORKLOADS: [&str; 12] = [
     "demo",
     "diary",
     "forker",
+    "hangs",
     "longjmp",
     "recursion",
     "stacks",

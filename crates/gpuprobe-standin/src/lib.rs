@@ -36,6 +36,7 @@
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN PROGRAM` | fork and exec, one line per process |
 //! | `gpus` | `ASK CHOICE` | memory on every GPU it sees, live until a line arrives |
+//! | `hangs` | `THREADS` | threads that wait for the device and for a stream, and a call that is left by longjmp |
 //! | `hoarder` | `N` | N allocations, live until a line arrives, never freed |
 //! | `late_dlopen` | `MILLISECONDS` | loads a library that uses the runtime, later |
 //! | `leaks`, `leaks_driver` | `--rounds N --threads N --pauses N --pace MS --wait` | five call sites that allocate, of which two leak, with a ledger of each |
@@ -76,7 +77,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 37] = [
+pub const WORKLOADS: [&str; 38] = [
     "args",
     "args_renamed",
     "rare_call",
@@ -92,6 +93,7 @@ pub const WORKLOADS: [&str; 37] = [
     "driver_only",
     "forker",
     "gpus",
+    "hangs",
     "hoarder",
     "late_dlopen",
     "ledger",

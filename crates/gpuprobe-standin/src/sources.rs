@@ -18,7 +18,7 @@ sources! {
     "workloads/classic.c", "workloads/collectives.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
     "workloads/demo.c", "workloads/diary.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
-    "workloads/gaps.c", "workloads/gpus.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
+    "workloads/gaps.c", "workloads/gpus.c", "workloads/hangs.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
     "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
     "workloads/launches_graphs.c", "workloads/leaks.cpp",
     "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",

@@ -20,6 +20,7 @@ pub mod notes;
 pub mod process;
 pub mod python;
 pub mod recording;
+pub mod sampled;
 pub mod site_ledger;
 pub mod stalled_fs;
 pub mod terminal;

@@ -1,4 +1,4 @@
-//! BPF links and programs, the code of mapped libraries, and the log of the Linux kernel.
+//! Processes, BPF links and programs, the code of mapped libraries, and the log of the Linux kernel.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -10,10 +10,27 @@ use std::process::Command;
 use nix::libc::O_NONBLOCK;
 use serde_json::Value;
 
+use crate::process::{PATIENCE, until};
+
 /// The running children of a process.
 pub fn children_of(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The descendant of a process with this name, by its pid on the host.
+pub fn descendant(root: u32, name: &str) -> u32 {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    };
+    let entries = || fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
+    until(PATIENCE, name, || {
+        entries().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
+            let is_it = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
+            is_it && std::iter::successors(Some(*pid), |pid| parent(*pid)).take(16).any(|pid| pid == root)
+        })
+    })
 }
 
 /// The ids of the BPF links of a process and its children.

@@ -120,7 +120,15 @@ pub fn gpuprobe(args: &[&str]) -> Command {
 
 /// Removes the variables that change stand-ins, where libraries are found, or the user of commands.
 fn clean(command: &mut Command) {
-    const STANDIN: [&str; 4] = ["STANDIN_FAIL", "STANDIN_DELAY", "STANDIN_DELAY_AFTER", "STANDIN_IOCTL"];
+    const STANDIN: [&str; 7] = [
+        "STANDIN_FAIL",
+        "STANDIN_DELAY",
+        "STANDIN_DELAY_AFTER",
+        "STANDIN_SPIN",
+        "STANDIN_WAIT",
+        "STANDIN_POLL",
+        "STANDIN_IOCTL",
+    ];
     const OTHERS: [&str; 4] = ["LD_LIBRARY_PATH", "SUDO_UID", "SUDO_GID", "SUDO_USER"];
     for name in STANDIN.into_iter().chain(OTHERS) {
         command.env_remove(name);

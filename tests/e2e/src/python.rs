@@ -95,10 +95,14 @@ pub fn runtime() -> PathBuf {
     fixtures::standins(Cuda::Cuda12).library(Library::Runtime(Cuda::Cuda12))
 }
 
-/// The arguments of an interpreter that runs one of the scripts. No bytecode is written next to it.
-pub fn arguments(script: &str, runtime: &Path, args: &[&str]) -> Vec<String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(script);
-    let own = ["-I".to_owned(), "-B".to_owned(), shown(script), shown(runtime)];
+/// The path of one of the scripts.
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python").join(name)
+}
+
+/// The arguments of an interpreter that runs one of the scripts with a stand-in library. No bytecode is written next to it.
+pub fn arguments(script: &str, library: &Path, args: &[&str]) -> Vec<String> {
+    let own = ["-I".to_owned(), "-B".to_owned(), shown(self::script(script)), shown(library)];
     own.into_iter().chain(args.iter().map(|arg| (*arg).to_owned())).collect()
 }
 
@@ -136,16 +140,18 @@ pub fn recorded(run: &Run, ledgers: usize) -> (Vec<Value>, Recording) {
     let folder = fixtures::folder();
     let trace = folder.path().join("trace.jsonl");
     let mut talk = Talk::start(&mut run.command(&trace));
-    let (mut printed, mut calls) = (Vec::new(), 0);
+    let mut printed = Vec::new();
     while printed.len() < ledgers {
         let line = talk.json();
         if line["ready"] != true {
             let rows = line["rows"].as_array().map(|rows| rows.len() as u64);
-            calls += rows.unwrap_or_else(|| number(&line["allocations"]));
-            until(PATIENCE, "the trace has all calls", || {
+            let calls = rows.unwrap_or_else(|| number(&line["allocations"]));
+            let pid = format!("\"pid\":{},", pid_of(&line));
+            until(PATIENCE, "the trace has all calls of the process", || {
                 let text = std::fs::read_to_string(&trace).unwrap_or_default();
                 // each allocation of the runtime is one of the driver
-                let written = text.matches("\"cuMemAlloc_v2\"").count() as u64;
+                let is_one = |line: &&str| line.contains("\"cuMemAlloc_v2\"") && line.contains(&pid);
+                let written = text.lines().filter(is_one).count() as u64;
                 (written >= calls || talk.has_exited()).then_some(())
             });
             printed.push(line);

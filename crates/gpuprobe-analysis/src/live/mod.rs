@@ -4,6 +4,7 @@ pub mod exited;
 pub mod function_counts;
 pub mod gpu_state;
 mod memory_counts;
+pub mod pending_calls;
 mod process_snapshot;
 pub mod self_metrics;
 pub mod snapshot;

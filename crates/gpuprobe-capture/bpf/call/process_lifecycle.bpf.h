@@ -155,8 +155,8 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		return 0;
 	/* it has the memory of its parent, and with it the interpreter */
 	python = bpf_map_lookup_elem(&pythons, &parent_tgid);
-	if (python)
-		bpf_map_update_elem(&pythons, &tgid, python, BPF_ANY);
+	if (python && bpf_map_update_elem(&pythons, &tgid, python, BPF_ANY))
+		count_loss(GP_LOSS_UNREAD_PYTHON);
 	if (!gp_config.only_targets || !gp_config.follow_forks ||
 	    !bpf_map_lookup_elem(&targets, &parent_tgid))
 		return 0;

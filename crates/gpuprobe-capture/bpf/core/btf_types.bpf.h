@@ -14,6 +14,7 @@ struct gp_types {
 	struct gp_process_record process_record;
 	struct gp_name_record name_record;
 	struct gp_graph_record graph_record;
+	struct gp_pending_call pending_call;
 	struct gp_python_record python_record;
 	struct gp_stack_record stack_record;
 	struct gp_out_of_memory_record out_of_memory_record;

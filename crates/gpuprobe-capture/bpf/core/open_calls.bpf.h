@@ -69,6 +69,8 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->tgid = thread->tgid;
 	call->tid = thread->tid;
 	call->depth = outer ? outer->depth + outer->reported : 0;
+	/* until its clock starts: the iterators must not take the time of an earlier call for its own */
+	call->start_ns = 0;
 	call->duration_ns = 0;
 	call->effect = GP_EFFECT_NONE;
 	call->site = 0;
@@ -95,8 +97,8 @@ static __always_inline struct gp_call *push_call(struct gp_thread *thread, const
 		return NULL;
 	}
 	call = open_call(thread, thread->depth);
-	thread->depth++;
 	begin_call(thread, call, outer, function, index);
+	thread->depth++;
 	return call;
 }
 

@@ -15,12 +15,10 @@
 #define GP_KEY_SIZE 16
 #define GP_MOST_KEYS 1024
 
-static __always_inline __u64 word_at(__u64 address)
+/* Reads a word. Returns whether that was possible. */
+static __always_inline bool word_at(__u64 address, __u64 *word)
 {
-	__u64 word = 0;
-
-	bpf_probe_read_user(&word, sizeof(word), (void *)address);
-	return word;
+	return !bpf_probe_read_user(word, sizeof(*word), (void *)address);
 }
 
 /* The base of the thread-local storage of the current thread. */
@@ -33,22 +31,37 @@ static __always_inline __u64 thread_pointer(void)
 #endif
 }
 
-/* The innermost frame of the current thread; 0 if it has none. */
-static __always_inline __u64 innermost_frame(const struct gp_python *python)
+/*
+ * Reads the value that the current thread has for a thread-specific key: 0 if it has none. Returns whether
+ * that was possible.
+ */
+static __always_inline bool value_of_key(__u64 pointer, __u32 key, __u64 *value)
 {
-	__u64 pointer = thread_pointer(), block, state, frame;
+	__u64 block = pointer + GP_FIRST_KEYS;
+
+	*value = 0;
+	if (!pointer || key >= GP_MOST_KEYS)
+		return false;
+	/* the pointer to the first block is there as well */
+	if (key >= GP_KEYS_IN_BLOCK &&
+	    !word_at(block + GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8 * (key / GP_KEYS_IN_BLOCK), &block))
+		return false;
+	return !block || word_at(block + key % GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8, value);
+}
+
+/* Finds the innermost frame of the current thread: 0 if it has none. Returns whether that was possible. */
+static __always_inline bool innermost_frame(const struct gp_python *python, __u64 *frame)
+{
+	__u64 state = 0;
 	__u32 key = 0;
 
-	if (!pointer || bpf_probe_read_user(&key, sizeof(key), (void *)python->thread_key) ||
-	    key >= GP_MOST_KEYS)
-		return 0;
-	block = pointer + GP_FIRST_KEYS;
-	/* the pointer to the first block is there as well */
-	if (key >= GP_KEYS_IN_BLOCK)
-		block = word_at(block + GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8 * (key / GP_KEYS_IN_BLOCK));
-	state = block ? word_at(block + key % GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8) : 0;
-	frame = state ? word_at(state + python->thread_frame) : 0;
-	return frame && python->has_c_frame ? word_at(frame + python->frame_in_c_frame) : frame;
+	*frame = 0;
+	if (bpf_probe_read_user(&key, sizeof(key), (void *)python->thread_key) ||
+	    !value_of_key(thread_pointer(), key, &state))
+		return false;
+	if (state && !word_at(state + python->thread_frame, frame))
+		return false;
+	return !*frame || !python->has_c_frame || word_at(*frame + python->frame_in_c_frame, frame);
 }
 
 /* The word at an offset of what was read last. */
@@ -195,14 +208,15 @@ static long python_step(__u64 index, struct python_step *step)
 }
 
 /*
- * Walks the frames of the current thread into its state. Returns a hash of them; 0 if it runs no Python. The
- * same frames always have the same hash.
+ * Walks the frames of the current thread into its state. Returns a hash of them; 0 if it runs no Python, or
+ * if not even the first could be read. The same frames always have the same hash.
  */
 GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	struct gp_python *python = bpf_map_lookup_elem(&pythons, &tgid);
 	struct python_step step = {};
+	bool is_read;
 
 	if (!thread)
 		return 0;
@@ -215,9 +229,14 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
 	thread->python.end = GP_PYTHON_LOST;
 	step.walk = &thread->python;
 	step.python = python;
-	step.frame = innermost_frame(python);
-	if (step.frame)
+	is_read = innermost_frame(python, &step.frame);
+	if (is_read && step.frame) {
 		bpf_loop(GP_PYTHON_STEPS, python_step, &step, 0);
+		is_read = thread->python.count || thread->python.end == GP_PYTHON_COMPLETE;
+	}
+	/* user space counts the rest of a walk whose first frames it gets */
+	if (!is_read)
+		count_loss(GP_LOSS_UNREAD_PYTHON);
 	return thread->python.count ? thread->python.hash | 1 : 0;
 }
 

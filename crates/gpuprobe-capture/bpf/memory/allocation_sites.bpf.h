@@ -20,6 +20,9 @@ enum site_change {
 	GP_SITE_BACK,
 };
 
+/* above a site_change: the gp_space of the memory */
+#define GP_SPACE_SHIFT 8
+
 /* A process and a site in one word: a BPF function has at most five arguments. */
 static __always_inline __u64 process_and_site(__u32 tgid, __u32 site)
 {
@@ -27,15 +30,17 @@ static __always_inline __u64 process_and_site(__u32 tgid, __u32 site)
 }
 
 /*
- * Changes the counters of a site. Returns the site to store with the memory: GP_NO_SITE_ROW if there was no
- * room for a row.
+ * Changes the counters of a site. `how` is a site_change and, above it, the kind of memory. Returns the site
+ * to store with the memory: GP_NO_SITE_ROW if there was no room for a row.
  */
-GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 change)
+GP_GLOBAL_FUNC __u32 change_site(__u64 instance, __u64 context, __u64 where, __u64 bytes, __u32 how)
 {
+	__u32 change = how & ((1 << GP_SPACE_SHIFT) - 1);
 	struct gp_site first = {.live_bytes = bytes,
 				.live_allocations = 1,
 				.allocations = change == GP_SITE_NEW,
-				.allocated_bytes = change == GP_SITE_NEW ? bytes : 0};
+				.allocated_bytes = change == GP_SITE_NEW ? bytes : 0,
+				.space = how >> GP_SPACE_SHIFT};
 	struct gp_site_key key = {
 	    .instance = instance, .context = context, .tgid = where >> 32, .site = (__u32)where};
 	__s64 sign = change == GP_SITE_FREED ? -1 : 1;
@@ -74,7 +79,8 @@ static __always_inline __u32 change_site_of_call(const struct gp_call *call, __u
 {
 	if (!gp_config.sites)
 		return site;
-	return change_site(call->instance, context, process_and_site(call->tgid, site), call->bytes, change);
+	return change_site(call->instance, context, process_and_site(call->tgid, site), call->bytes,
+			   change | (__u32)call->space << GP_SPACE_SHIFT);
 }
 
 /* Whether the effect of a call has a site. */

@@ -58,7 +58,7 @@ GP_GLOBAL_FUNC __u32 change_physical(struct gp_call *call, __u64 instance, __u64
 		__sync_fetch_and_add(&memory->freed_bytes, bytes);
 	}
 	return change_site(instance, GP_OF_DEVICE(device), where, bytes,
-			   sign > 0 ? GP_SITE_NEW : GP_SITE_FREED);
+			   (sign > 0 ? GP_SITE_NEW : GP_SITE_FREED) | GP_SPACE_VMM << GP_SPACE_SHIFT);
 }
 
 /* The memory that a call ended. */

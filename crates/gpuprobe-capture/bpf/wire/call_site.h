@@ -80,6 +80,9 @@ struct gp_site {
 	__u64 live_allocations;
 	__u64 allocations;
 	__u64 allocated_bytes;
+	/* gp_space of the first allocation: one call site calls one function */
+	__u32 space;
+	__u32 reserved;
 };
 
 /*

@@ -70,6 +70,15 @@ struct gp_graph_record {
 	__s64 count;
 };
 
+/* The outermost open call of a thread, if it began long ago. */
+struct gp_pending_call {
+	__u64 instance;
+	__u32 tgid;
+	/* its row in `functions` */
+	__u32 function;
+	__u64 start_ns;
+};
+
 #define GP_CGROUP_NAME 144
 
 enum gp_process_change : __u16 {

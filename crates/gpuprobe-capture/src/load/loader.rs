@@ -79,7 +79,7 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
     for (name, mut program) in open_programs(object) {
         program.set_autoload(match name {
             ProgramName::OnFork | ProgramName::OnExec | ProgramName::OnExit => true,
-            ProgramName::OnXid | ProgramName::OpenCalls => true,
+            ProgramName::OnXid | ProgramName::OpenCalls | ProgramName::PendingCalls => true,
             ProgramName::OnSyscall | ProgramName::OnSyscallEnd => config.device_syscalls,
             ProgramName::LoaderPerf => config.pause_targets && tier == Tier::Perf,
             ProgramName::LoaderMulti => config.pause_targets && tier != Tier::Perf,

@@ -247,13 +247,12 @@ impl Decoder {
     }
 
     /// Decodes an open call, as the state of its thread has it. Calls of state-only probes are not reported.
-    pub(crate) fn open_call(&mut self, bytes: &[u8]) -> Option<Call> {
-        let raw: gp_call = from_bytes(bytes);
+    pub(crate) fn open_call(&mut self, raw: &gp_call) -> Option<Call> {
         if raw.reported == 0 {
             return None;
         }
         let function = catalogue().get(FunctionId(raw.function))?;
-        let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..raw };
+        let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..*raw };
         Some(*self.build(function, &open))
     }
 

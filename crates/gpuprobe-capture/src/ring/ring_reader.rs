@@ -1,14 +1,13 @@
 //! Takes records out of the two BPF ring buffers and decodes them.
 
 use std::cell::RefCell;
-use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Call, ProcessChange, ProcessEvent};
-use libbpf_rs::{Iter, IterOpts, Object, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Object, RingBuffer, RingBufferBuilder};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backlog::Backlog;
@@ -16,7 +15,8 @@ use super::batch::Batch;
 use super::decoder::{Control, Decoder};
 use super::records::Records;
 use crate::error::CaptureError;
-use crate::wire::object_handles::{map_of, program_of};
+use crate::tables::task_iterator;
+use crate::wire::object_handles::map_of;
 use crate::wire::{MapName, ProgramName, gp_call};
 
 /// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are
@@ -141,14 +141,8 @@ impl RingReader {
 
     /// Calls that are open now, of all threads, outer ones before those made inside them.
     pub(crate) fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
-        let program = program_of(&self.object, ProgramName::OpenCalls)?;
-        let cannot = CaptureError::bpf("read open calls");
-        let link = program.attach_iter_with_opts(IterOpts::None).map_err(cannot)?;
-        let mut bytes = Vec::new();
-        let mut iterator = Iter::new(&link).map_err(CaptureError::bpf("read open calls"))?;
-        let read = iterator.read_to_end(&mut bytes).map_err(libbpf_rs::Error::from);
-        read.map_err(CaptureError::bpf("read open calls"))?;
-        Ok(bytes.chunks_exact(size_of::<gp_call>()).filter_map(|call| self.decoder.open_call(call)).collect())
+        let calls: Vec<gp_call> = task_iterator::read(&self.object, ProgramName::OpenCalls)?;
+        Ok(calls.iter().filter_map(|call| self.decoder.open_call(call)).collect())
     }
 }
 

@@ -69,14 +69,30 @@ struct ProcessSites {
     unlearnable: u32,
 }
 
+/// What a row of the table of sites counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum SiteKind {
+    /// Memory of a pool, which calls allocate asynchronously.
+    PoolMemory,
+    /// Any other memory.
+    OtherMemory,
+    /// Tensors, which are parts of memory.
+    Tensors,
+}
+
+impl SiteKind {
+    pub(crate) fn is_memory(self) -> bool {
+        self != Self::Tensors
+    }
+}
+
 /// One row of the table of sites.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SiteRow {
     pub(crate) process: ProcessKey,
     pub(crate) number: u32,
     pub(crate) gpu: Option<u8>,
-    /// It counts tensors, not memory.
-    pub(crate) is_of_tensors: bool,
+    pub(crate) kind: SiteKind,
     /// Its context was destroyed, and with it the memory that was live.
     pub(crate) has_exited: bool,
     pub(crate) counts: gp_site,
@@ -110,7 +126,7 @@ impl SiteRow {
 /// What a sum is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SumKey {
-    is_of_tensors: bool,
+    kind: SiteKind,
     process: ProcessKey,
     site: SiteId,
     gpu: Option<u8>,
@@ -118,8 +134,8 @@ struct SumKey {
 
 type Sums = HashMap<SumKey, SiteMemory>;
 
-fn add(sums: &mut Sums, row: SiteMemory, is_of_tensors: bool) {
-    let key = SumKey { is_of_tensors, process: row.process, site: row.site, gpu: row.gpu };
+fn add(sums: &mut Sums, row: SiteMemory, kind: SiteKind) {
+    let key = SumKey { kind, process: row.process, site: row.site, gpu: row.gpu };
     let sum = sums.entry(key).or_insert(SiteMemory {
         live: LiveTotals::default(),
         allocations: 0,
@@ -357,12 +373,16 @@ impl CallSites {
         }
     }
 
-    /// All counts since the start, of memory or of tensors, a row for each process, site and GPU.
-    pub(crate) fn sum(&self, rows: &[SiteRow], of_tensors: bool) -> Vec<SiteMemory> {
-        let folded = self.folded_sums.iter().filter(|(key, _)| key.is_of_tensors == of_tensors);
-        let mut sums: Sums = folded.map(|(key, sum)| (*key, *sum)).collect();
-        for row in rows.iter().filter(|row| row.is_of_tensors == of_tensors) {
-            add(&mut sums, row.memory(self.site(row.number)), of_tensors);
+    /// All counts since the start, of these kinds together, a row for each process, site and GPU.
+    pub(crate) fn sum(&self, rows: &[SiteRow], is_wanted: impl Fn(SiteKind) -> bool) -> Vec<SiteMemory> {
+        // one kind for all of them, because a site may have rows of several
+        let kind = SiteKind::OtherMemory;
+        let mut sums = Sums::new();
+        for (_, folded) in self.folded_sums.iter().filter(|(key, _)| is_wanted(key.kind)) {
+            add(&mut sums, *folded, kind);
+        }
+        for row in rows.iter().filter(|row| is_wanted(row.kind)) {
+            add(&mut sums, row.memory(self.site(row.number)), kind);
         }
         let mut all: Vec<_> = sums.into_values().collect();
         all.sort_unstable_by_key(|row| (row.process, row.site, row.gpu));
@@ -386,7 +406,7 @@ impl CallSites {
     /// Keeps the counts of a row that was removed.
     pub(crate) fn fold(&mut self, row: &SiteRow) {
         let memory = row.memory(self.site(row.number));
-        add(&mut self.folded_sums, memory, row.is_of_tensors);
+        add(&mut self.folded_sums, memory, row.kind);
     }
 
     /// Notes that rows were folded.

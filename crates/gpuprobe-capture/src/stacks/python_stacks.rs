@@ -178,8 +178,13 @@ impl Pythons {
 
     /// Reads names and lines. This must be soon: code objects are freed.
     pub(crate) fn resolve(&mut self, raw: &gp_python_record) -> Option<PythonStack> {
-        let Some(python) = self.processes.get_mut(&Tgid(raw.tgid)) else {
-            // it executed another program
+        let tgid = Tgid(raw.tgid);
+        if !self.processes.contains_key(&tgid) {
+            // a forked process may allocate before its fork has been reported
+            self.observe(tgid, Program::MaybeNew);
+        }
+        let Some(python) = self.processes.get_mut(&tgid) else {
+            // it executed another program, or has exited
             self.unread += u64::from(raw.frames);
             return None;
         };

@@ -8,7 +8,7 @@ use libbpf_rs::Map;
 
 use super::map_io;
 use crate::error::CaptureError;
-use crate::stacks::call_sites::SiteRow;
+use crate::stacks::call_sites::{SiteKind, SiteRow};
 use crate::tables::indexed_table::IndexedTable;
 use crate::tables::process_rows::process_of;
 use crate::wire::{
@@ -157,12 +157,20 @@ pub(crate) fn site_rows(
             process: process_of(key.tgid, key.instance),
             number: key.site,
             gpu: device.and_then(gpu),
-            is_of_tensors,
+            kind: site_kind(is_of_tensors, counts.space),
             has_exited: device.is_none(),
             counts,
         });
     }
     Ok((rows, keys))
+}
+
+fn site_kind(is_of_tensors: bool, space: u32) -> SiteKind {
+    match Space::ALL.get(space as usize) {
+        _ if is_of_tensors => SiteKind::Tensors,
+        Some(Space::Pool) => SiteKind::PoolMemory,
+        _ => SiteKind::OtherMemory,
+    }
 }
 
 /// The GPUs of contexts, by context number.

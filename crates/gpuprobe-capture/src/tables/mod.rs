@@ -11,5 +11,6 @@ pub(crate) mod process_rows;
 pub(crate) mod range_sweeper;
 pub(crate) mod site_tables;
 pub(crate) mod table_reader;
+pub(crate) mod task_iterator;
 pub(crate) mod tensor_tables;
 pub(crate) mod unified_memory;

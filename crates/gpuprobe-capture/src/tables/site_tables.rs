@@ -11,15 +11,19 @@ use super::memory_tables::site_rows;
 use super::process_rows::remove_of;
 use super::table_reader::TableReader;
 use crate::error::CaptureError;
-use crate::stacks::call_sites::{CallSites, SiteRow};
+use crate::stacks::call_sites::{CallSites, SiteKind, SiteRow};
 use crate::stacks::site_tree::Change;
 use crate::wire::{MapName, as_bytes, from_bytes, gp_site_key};
 
 impl TableReader {
-    /// The memory, or the tensors, of every process by call site.
-    pub(crate) fn sites(&self, sites: &CallSites, of_tensors: bool) -> Result<Vec<SiteMemory>, CaptureError> {
+    /// What every process has by call site, of these kinds.
+    pub(crate) fn sites(
+        &self,
+        sites: &CallSites,
+        is_wanted: impl Fn(SiteKind) -> bool,
+    ) -> Result<Vec<SiteMemory>, CaptureError> {
         let (rows, _) = site_rows(&self.map(MapName::Sites)?, &self.context_rows()?)?;
-        Ok(sites.sum(&rows, of_tensors))
+        Ok(sites.sum(&rows, is_wanted))
     }
 
     /// Removes the site rows of exited processes and returns those of memory.
@@ -28,7 +32,7 @@ impl TableReader {
         sites: &mut CallSites,
         exited: &HashSet<ProcessKey>,
     ) -> Result<Vec<SiteMemory>, CaptureError> {
-        let mut rows = self.sites(sites, false)?;
+        let mut rows = self.sites(sites, SiteKind::is_memory)?;
         rows.retain(|row| exited.contains(&row.process));
         remove_of::<gp_site_key>(&self.map(MapName::Sites)?, exited)?;
         sites.forget(exited);

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gpuprobe_event::counters::{
-    Allocation, CallCounts, ContextMemory, FailureCounts, GpuIdentity, GpuOpRows, LaunchCounts, ProcessKey,
-    ProcessMemory,
+    Allocation, CallCounts, ContextMemory, FailureCounts, GpuIdentity, GpuOpRows, LaunchCounts, PendingCall,
+    ProcessKey, ProcessMemory,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Losses, SiteId, UnifiedTotals, UnifiedUse};
@@ -18,8 +18,9 @@ use super::indexed_table::IndexedTable;
 use super::process_filter::{ProcessFilter, hash_rows};
 use super::process_rows::{HasProcess, remove_of, remove_physical};
 use super::range_sweeper::RangeSweeper;
-use super::{call_counts, memory_tables, unified_memory};
+use super::{call_counts, memory_tables, task_iterator, unified_memory};
 use crate::error::CaptureError;
+use crate::host::clock::Clock;
 use crate::load::collect::CountedOps;
 use crate::wire::object_handles::map_of;
 use crate::wire::{
@@ -97,6 +98,10 @@ impl TableReader {
 
     pub(crate) fn counts(&self) -> Result<Vec<CallCounts>, CaptureError> {
         call_counts::counts(&self.count_rows()?)
+    }
+
+    pub(crate) fn pending_calls(&self, clock: Clock) -> Result<Vec<PendingCall>, CaptureError> {
+        task_iterator::pending_calls(&self.object, clock)
     }
 
     pub(crate) fn failures(&self) -> Result<Vec<FailureCounts>, CaptureError> {

@@ -2,15 +2,15 @@
 
 use std::collections::HashSet;
 
-use gpuprobe_event::counters::{Allocation, LiveTotals, ProcessKey, TensorMemory};
-use gpuprobe_event::{SiteId, Space};
+use gpuprobe_event::counters::{Allocation, DeviceRange, LiveTotals, ProcessKey, TensorMemory};
+use gpuprobe_event::{SiteId, Space, TensorSource};
 
 use super::map_io;
 use super::memory_tables::gpu;
 use super::process_rows::{HasProcess, remove_of};
 use super::table_reader::TableReader;
 use crate::error::CaptureError;
-use crate::wire::{MapName, gp_context_key, gp_live_key, gp_tensor, gp_tensors};
+use crate::wire::{MapName, gp_context_key, gp_live_key, gp_mapped, gp_tensor, gp_tensors};
 
 impl TableReader {
     /// The tensors of every process, a row for each GPU.
@@ -31,6 +31,25 @@ impl TableReader {
         }
         let rows = map_io::entries(&self.map(MapName::Tensors)?)?;
         Ok(rows.into_iter().map(|row| tensor(row, &site)).collect())
+    }
+
+    /// The addresses of device memory: allocations, and mappings of physical memory.
+    pub(crate) fn device_ranges(&self) -> Result<Vec<DeviceRange>, CaptureError> {
+        if !self.has_tensors {
+            return Ok(Vec::new());
+        }
+        let allocations = self.allocations(|_| SiteId::UNKNOWN)?.into_iter();
+        let allocated = allocations
+            .filter(|allocation| allocation.space == Space::Device)
+            .map(|a| DeviceRange { process: a.process, start: a.ptr, bytes: a.bytes, is_mapping: false });
+        let mapped = map_io::entries::<gp_live_key, gp_mapped>(&self.map(MapName::Mapped)?)?;
+        let mapped = mapped.into_iter().map(|(key, row)| DeviceRange {
+            process: key.process(),
+            start: key.pointer,
+            bytes: row.bytes,
+            is_mapping: true,
+        });
+        Ok(allocated.chain(mapped).collect())
     }
 
     /// Removes the accounts of exited processes, and adds the processes that have live tensors.
@@ -67,7 +86,8 @@ fn account((key, row): (gp_context_key, gp_tensors)) -> TensorMemory {
         unknown_frees: row.unknown_frees,
         replaced: row.replaced,
         in_use_bytes: row.in_use_bytes,
-        reserved_bytes: row.reserved_bytes,
+        reserved_bytes: Some(row.reserved_bytes),
+        source: TensorSource::Reports,
     }
 }
 
@@ -100,6 +120,6 @@ mod tests {
             let row = gp_tensors { in_use_bytes, reserved_bytes, ..gp_tensors::default() };
             account((gp_context_key::default(), row)).cached_bytes()
         };
-        assert_eq!((of(3, 10), of(10, 3)), (7, 0));
+        assert_eq!((of(3, 10), of(10, 3)), (Some(7), Some(0)));
     }
 }

@@ -1,13 +1,12 @@
 //! Runs the task iterator and reads what it writes.
 
-use std::io::Read;
-
 use gpuprobe_event::Tgid;
-use libbpf_rs::{Iter, IterOpts, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{IterOpts, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject};
 
 use crate::error::CaptureError;
 use crate::load::libbpf_log::{last_lines, with_log};
 use crate::load::requirements::check_machine;
+use crate::tables::task_iterator::read_bytes;
 use crate::wire::object_handles::{open_maps, open_programs, program_of};
 use crate::wire::{MapName, OBJECT, ProgramName, from_bytes, gp_thread_sample};
 
@@ -43,17 +42,13 @@ impl ThreadIterator {
         // the object has few of its maps, so their positions are not those of the names
         let map = object.maps().find(|map| map.name() == name).ok_or(CaptureError::NotLoaded(name))?;
         let processes = MapHandle::try_from(&map).map_err(CaptureError::bpf(READ))?;
-        drop(map);
         Ok(Self { link, processes, chosen: Vec::new(), _object: object })
     }
 
     /// The threads of these processes, and whether there may be more.
     pub(crate) fn read(&mut self, processes: &[Tgid]) -> Result<(Vec<RawThread>, bool), CaptureError> {
         self.choose(processes)?;
-        let iterator = Iter::new(&self.link).map_err(CaptureError::bpf(READ))?;
-        let mut bytes = Vec::new();
-        let read = iterator.take(ROUND_BYTES).read_to_end(&mut bytes).map_err(libbpf_rs::Error::from);
-        read.map_err(CaptureError::bpf(READ))?;
+        let bytes = read_bytes(&self.link, ROUND_BYTES).map_err(CaptureError::bpf(READ))?;
         Ok((threads(&bytes), bytes.len() as u64 == ROUND_BYTES))
     }
 

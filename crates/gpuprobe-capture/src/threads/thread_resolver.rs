@@ -11,7 +11,7 @@ use gpuprobe_discover::python::{
 use gpuprobe_discover::{
     Memory, ProcessMemory, Registers, Stack, StackEnd, Symbolizer, ThreadRegisters, Unwinder, gpu_api_of,
 };
-use gpuprobe_event::{Frame, GpuCall, Tgid, ThreadStack};
+use gpuprobe_event::{Api, Frame, GpuCall, Tgid, ThreadStack};
 
 use crate::stacks::python_stacks::PythonStack;
 use crate::threads::thread_iterator::RawThread;
@@ -179,8 +179,8 @@ impl ThreadResolver {
             .enumerate()
             .map(|(index, address)| self.frames_at(tgid, *address, index == 0))
             .collect();
-        let found = outermost_gpu_call(&named);
         let is_native_complete = native.unwound.end == StackEnd::Complete;
+        let found = outermost_gpu_call(&named, is_native_complete);
         let flat: Vec<Frame> = named.iter().flatten().cloned().collect();
         let frames = match python {
             Some(python) => python.stack.merged(&flat, is_native_complete),
@@ -257,15 +257,17 @@ fn read_more(memory: &dyn Memory, sp: u64, bytes: &mut Vec<u8>) -> bool {
     is_more
 }
 
-/// The outermost frame of a GPU library that other code has called.
-fn outermost_gpu_call(named: &[Vec<Frame>]) -> Option<(usize, gpuprobe_event::Api, String)> {
+/// The outermost frame of a GPU library that other code has called. If the stack is incomplete, that code may be
+/// missing.
+fn outermost_gpu_call(named: &[Vec<Frame>], is_complete: bool) -> Option<(usize, Api, String)> {
     named.iter().enumerate().rev().find_map(|(index, frames)| {
         // inlined functions come first; the exported one is the last
         let frame = frames.last()?;
         let (api, function) = gpu_api_of(frame.module.as_deref(), frame.function.as_deref())?;
         // the threads of a library begin in it, and are not in a call
-        let caller = named.get(index + 1)?.last()?;
-        let is_begin = caller.function.as_deref().is_some_and(is_thread_begin);
+        let caller = named.get(index + 1).and_then(|frames| frames.last());
+        let starts_threads = |caller: &Frame| caller.function.as_deref().is_some_and(is_thread_begin);
+        let is_begin = caller.map_or(is_complete, starts_threads);
         let is_known = frame.function.as_deref() == Some(function.as_str());
         (is_known || !is_begin).then_some((index, api, function))
     })
@@ -315,3 +317,32 @@ pub(crate) fn hash_of(value: &impl Hash) -> u64 {
 /// Shared by the samples that saw the same.
 pub(crate) type SharedNative = Arc<NativeStack>;
 pub(crate) type SharedPython = Option<Arc<WalkedPython>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(function: &str, module: &str) -> Vec<Frame> {
+        let function = (!function.is_empty()).then(|| function.to_owned());
+        vec![Frame { function, module: Some(module.to_owned()), ..Frame::default() }]
+    }
+
+    #[test]
+    fn the_outermost_call_may_be_the_last_frame_that_could_be_unwound() {
+        let found = |frames: &[Vec<Frame>], is_complete| {
+            outermost_gpu_call(frames, is_complete).map(|(index, _, function)| (index, function))
+        };
+        let poll = || frame("poll", "libc.so.6");
+        let named = [poll(), frame("cuStreamSynchronize", "libcuda.so.1")];
+        let unnamed = [poll(), frame("", "libcuda.so.1")];
+        assert_eq!(found(&named, false), Some((1, "cuStreamSynchronize".to_owned())));
+        assert_eq!(found(&unnamed, false), Some((1, "libcuda.so.1".to_owned())));
+        assert_eq!(found(&unnamed, true), None, "a thread of the library itself");
+        let own = [unnamed.to_vec(), vec![frame("start_thread", "libc.so.6")]].concat();
+        assert_eq!(found(&own, true), None);
+        let nested = [named.to_vec(), vec![frame("cudaStreamSynchronize", "libcudart.so.12")]].concat();
+        assert_eq!(found(&nested, false), Some((2, "cudaStreamSynchronize".to_owned())));
+        let called = [nested, vec![frame("main", "train")]].concat();
+        assert_eq!(found(&called, true), Some((2, "cudaStreamSynchronize".to_owned())));
+    }
+}

@@ -182,8 +182,11 @@ impl ThreadSampler {
 /// Stacks that were named already. Samples that saw the same share them.
 #[derive(Default)]
 struct Names {
-    known: HashMap<(Tgid, usize, Option<usize>, bool), (Arc<ThreadStack>, u64)>,
+    known: HashMap<SeenStack, (Arc<ThreadStack>, u64)>,
 }
+
+/// What samples saw: the process, where the native and the Python frames are kept here, and whether the thread ran.
+type SeenStack = (Tgid, usize, Option<usize>, bool);
 
 impl Names {
     fn sample(&mut self, resolver: &mut ThreadResolver, tgid: Tgid, sample: &UnnamedSample) -> ThreadSample {

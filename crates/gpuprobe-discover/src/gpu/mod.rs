@@ -1,9 +1,11 @@
 //! Finds the NVIDIA device files and GPUs of the host, and maps a process's GPU numbers to the host's.
 
 mod devices;
+mod gpu_processes;
 mod host_gpus;
 mod visible;
 
 pub use devices::{Device, devices};
+pub use gpu_processes::{gpu_processes, open_gpus, rank_of};
 pub use host_gpus::{NVIDIA_PROC_FOLDER, host_gpus};
 pub use visible::View;

@@ -10,8 +10,9 @@ use std::path::Path;
 
 use gpuprobe_event::{GpuNumbers, HostGpu, Identity, Uuid};
 
+use super::gpu_processes::NVIDIA_MAJOR;
 use crate::access;
-use crate::process::{NVIDIA_MAJOR, current_environment, environment_at_start};
+use crate::process::{current_environment, environment_at_start};
 
 /// A directory with more files is ignored.
 const FILES_LIMIT: usize = 1 << 16;

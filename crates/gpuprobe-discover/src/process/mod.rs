@@ -2,21 +2,20 @@
 
 mod container;
 mod environ;
-mod gpu_processes;
 mod loader;
 mod mapped_file;
 mod maps;
 mod pods;
 mod process_memory;
+mod torch_backend;
 
 pub use container::{container_named, container_of};
 pub use environ::variable_at_start;
 pub(crate) use environ::{at_start as environment_at_start, current as current_environment};
-pub(crate) use gpu_processes::NVIDIA_MAJOR;
-pub use gpu_processes::{gpu_processes, open_gpus, rank_of};
 pub use loader::{Loader, loader_of};
 pub(crate) use mapped_file::{load_bias, open_mapped, read_maps};
 pub use maps::offset_in_file;
 pub(crate) use maps::{CodeRange, MappedFile, Mapping, code_ranges, executable_files, mapping_of};
 pub use pods::{CONTAINER_LOGS, pod_of};
 pub use process_memory::{Memory, ProcessMemory};
+pub use torch_backend::uses_cuda_malloc_async;

@@ -31,11 +31,13 @@ const INDEX: &str = concat!(
     "</h1>\n<ul>\n",
     "<li><a href=\"/metrics\">/metrics</a>: metrics as Prometheus text, or as OpenMetrics if the client accepts it</li>\n",
     "<li><a href=\"/api/snapshot\">/api/snapshot</a>: the same numbers and more, as JSON</li>\n",
-    "<li><a href=\"/api/stacks\">/api/stacks</a>: what the threads of GPU processes wait for, as JSON (with --stacks)</li>\n",
     "<li><a href=\"/healthz\">/healthz</a>: ok while gpuprobe runs</li>\n",
     "<li><a href=\"/readyz\">/readyz</a>: ok while the numbers are fresh</li>\n",
     "</ul>\n</body></html>\n"
 );
+/// With `--stacks`, in front of the end of the list.
+const INDEX_OF_STACKS: &str =
+    "<li><a href=\"/api/stacks\">/api/stacks</a>: what the threads of GPU processes wait for, as JSON</li>\n";
 const NOT_YET: &str = "not ready: probes are being attached, and nothing has been counted yet\n";
 
 /// Everything that is needed to answer a request.
@@ -119,7 +121,7 @@ fn has_body(headers: &HeaderMap) -> bool {
 
 pub(super) fn router(shown: Shown) -> Router {
     Router::new()
-        .route("/", get(|| async { Html(INDEX) }))
+        .route("/", get(index))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -130,6 +132,11 @@ pub(super) fn router(shown: Shown) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")
         })
         .with_state(shown)
+}
+
+async fn index(State(shown): State<Shown>) -> Html<String> {
+    let stacks = if shown.stacks.is_some() { INDEX_OF_STACKS } else { "" };
+    Html(INDEX.replace("</ul>", &format!("{stacks}</ul>")))
 }
 
 async fn ready(State(shown): State<Shown>) -> Response {

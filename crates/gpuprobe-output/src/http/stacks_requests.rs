@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-/// Clients that may wait at once; further ones are told to try again.
+/// Clients that may wait at once; further ones get an error.
 const WAITING: usize = 32;
 /// Reading the symbols of large libraries for the first time takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -121,6 +121,13 @@ pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
+pub(super) fn pending_calls(snapshot: &Snapshot, samples: &mut Samples) {
+    for call in &snapshot.pending {
+        begin_named(samples, call.pid, &call.name, call.container.as_ref());
+        samples.nanoseconds(&[call.function], call.age_ns);
+    }
+}
+
 pub(super) fn exited_processes(snapshot: &Snapshot, samples: &mut Samples) {
     for past in &snapshot.past {
         samples.number(&[&past.name], past.processes);

@@ -92,6 +92,18 @@ const METRICS: &[Metric] = &[
         ),
         "seconds",
     ),
+    with_unit(
+        metric(
+            "gpuprobe_call_pending_seconds",
+            Kind::Gauge,
+            process_labels!["function"],
+            "The age of the oldest call that a process has begun and that has not returned, by its outermost probed function. \
+             There is no series while that call is younger than one second. Calls from before the probes were attached are \
+             not seen.",
+            collect::pending_calls,
+        ),
+        "seconds",
+    ),
     metric(
         "gpuprobe_exited_processes",
         Kind::Counter,

@@ -22,6 +22,10 @@ that executes its own program again, or gets the pid and the name of an exited p
 Such a series is the sum of all of these processes, and moves to the sums by name when the last of them exits, so no
 counter falls while it is served.
 
+`gpuprobe_call_pending_seconds` knows the functions whose entry and return are probed. By default these are the waits,
+copies, launches and allocations of the CUDA driver, and NCCL's functions that make and end communicators. With
+`--memleak`, `--cudatrace` or `--bandwidth-util` there are no waits among them.
+
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
 ";
@@ -94,6 +98,10 @@ const LABELS: &[(&str, &str)] = &[
     ),
     ("severity", "Whether an error was corrected."),
     ("site", "The call site: function and line, and the caller if that is ambiguous; `other` is the rest."),
+    (
+        "source",
+        "Where the figures of tensors come from: `reports` of the framework, or `cudaMallocAsync` if each tensor is one allocation by it.",
+    ),
     ("state", "`attached`, or `skipped` if a function has no probe."),
     ("uuid", "The UUID of the GPU, which does not change with its number."),
     ("version", "The version of gpuprobe."),

@@ -1,12 +1,13 @@
 //! Metrics of tensors. They end when their process exits.
 
 use gpuprobe_analysis::{GpuTensors, Snapshot};
+use gpuprobe_event::TensorSource;
 
 use super::collect::{begin_named, each_site, gpu_labels};
 use super::metric::{Kind, Metric, metric, process_labels, with_unit};
 use super::samples::Samples;
 
-const GPU: &[&str] = process_labels!["gpu", "numbering"];
+const GPU: &[&str] = process_labels!["gpu", "numbering", "source"];
 const SITE: &[&str] = process_labels!["site"];
 
 pub(super) const METRICS: &[Metric] = &[
@@ -37,6 +38,16 @@ pub(super) const METRICS: &[Metric] = &[
             GPU,
             "Device memory that the framework has reserved and no tensor uses.",
             cached_bytes,
+        ),
+        "bytes",
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_tensor_fragmented_bytes",
+            Kind::Gauge,
+            GPU,
+            "Cached device memory in segments that have live tensors, so that the framework cannot give it back. A lower bound if tensors or segments are from before the process was observed.",
+            fragmented_bytes,
         ),
         "bytes",
     ),
@@ -76,19 +87,21 @@ pub(super) const METRICS: &[Metric] = &[
     ),
 ];
 
-fn each_gpu(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuTensors) -> u64) {
+fn each_gpu(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuTensors) -> Option<u64>) {
     for process in snapshot.tensors.iter().filter(|process| !process.call_sites.has_exited) {
         let of = &process.call_sites;
         begin_named(samples, of.pid, &of.name, of.container.as_ref());
         for gpu in &process.gpus {
             let (number, numbering) = gpu_labels(gpu.gpu);
-            samples.number(&[&number, numbering], value(gpu));
+            if let Some(value) = value(gpu) {
+                samples.number(&[&number, numbering, gpu.source.as_str()], value);
+            }
         }
     }
 }
 
 fn live_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_gpu(snapshot, samples, |gpu| gpu.in_use_bytes);
+    each_gpu(snapshot, samples, |gpu| Some(gpu.in_use_bytes));
 }
 
 fn reserved_bytes(snapshot: &Snapshot, samples: &mut Samples) {
@@ -99,8 +112,14 @@ fn cached_bytes(snapshot: &Snapshot, samples: &mut Samples) {
     each_gpu(snapshot, samples, |gpu| gpu.cached_bytes);
 }
 
+fn fragmented_bytes(snapshot: &Snapshot, samples: &mut Samples) {
+    each_gpu(snapshot, samples, GpuTensors::fragmented_bytes);
+}
+
 fn unattributed_bytes(snapshot: &Snapshot, samples: &mut Samples) {
-    each_gpu(snapshot, samples, GpuTensors::unattributed_bytes);
+    // only a framework's own account has tensors from before
+    let of = |gpu: &GpuTensors| (gpu.source == TensorSource::Reports).then(|| gpu.unattributed_bytes());
+    each_gpu(snapshot, samples, of);
 }
 
 fn site_live_bytes(snapshot: &Snapshot, samples: &mut Samples) {

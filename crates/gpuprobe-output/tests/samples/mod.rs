@@ -12,8 +12,8 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::snapshot::SkippedFiles;
 use gpuprobe_analysis::{
-    CostReport, ExitedProcess, ExitedProcesses, Inputs, LibraryProbes, Measured, ProcessInfo, Snapshot,
-    Target, TierCost, costs, judge,
+    CostReport, ExitedProcess, ExitedProcesses, Inputs, LibraryProbes, Measured, OldestCall, ProcessInfo,
+    Snapshot, Target, TierCost, costs, judge,
 };
 use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, CopyDirection, FailureCounts, GpuOpRows, LATENCY_BUCKETS,
@@ -293,7 +293,15 @@ pub(crate) fn snapshot() -> Snapshot {
         ],
         unix_seconds: 1_733_143_016.0,
     });
-    Snapshot { gpu_states: nvml_states::states(&snapshot), has_tensors: true, ..snapshot }
+    let pending = vec![OldestCall {
+        pid: train.tgid,
+        name: "a\"b\\c\nd".to_owned(),
+        container: None,
+        api: Api::Driver,
+        function: "cuStreamSynchronize",
+        age_ns: 412_345_678_901,
+    }];
+    Snapshot { gpu_states: nvml_states::states(&snapshot), has_tensors: true, pending, ..snapshot }
 }
 
 fn allocation(process: ProcessKey, ptr: u64) -> Allocation {

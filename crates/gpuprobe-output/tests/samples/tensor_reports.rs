@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::{LiveMemory, LiveTensors, ProcessInfo, Rules, TensorReport};
+use gpuprobe_analysis::{
+    Fragmentation, FragmentationByGpu, LiveMemory, LiveTensors, ProcessInfo, Rules, TensorReport,
+    tensors_of_pools,
+};
 use gpuprobe_event::counters::{LiveTotals, SiteMemory, TensorMemory};
-use gpuprobe_event::{Frame, Losses, SiteId};
+use gpuprobe_event::{Frame, Losses, SiteId, TensorSource};
 
 use super::{MIB, key};
 
@@ -34,7 +37,8 @@ fn on_gpu(pid: u32, gpu: Option<u8>, live: u64, in_use_bytes: u64, reserved_byte
         unknown_frees: 2,
         replaced: 0,
         in_use_bytes,
-        reserved_bytes,
+        reserved_bytes: Some(reserved_bytes),
+        source: TensorSource::Reports,
     }
 }
 
@@ -60,7 +64,11 @@ fn python(function: &str, line: u32) -> Vec<Frame> {
 pub(crate) fn tensor_report() -> TensorReport {
     let mut tensors = LiveTensors::new(LiveMemory::new(Rules { warm_up_ns: 5 * SECOND }, true));
     let info = |name: &str| ProcessInfo { name: name.to_owned(), ..ProcessInfo::default() };
-    let infos = HashMap::from([(key(4242, 1), info("train")), (key(77, 1), info("e\x1b[2Jvil\n"))]);
+    let infos = HashMap::from([
+        (key(4242, 1), info("train")),
+        (key(77, 1), info("e\x1b[2Jvil\n")),
+        (key(88, 1), info("pools")),
+    ]);
     for second in 1..=40 {
         let rows = [row(1, MIB, second, second), row(2, 4 * MIB, 1 + second % 3, 10 * second)];
         let live = second + 4 * (1 + second % 3);
@@ -69,7 +77,11 @@ pub(crate) fn tensor_report() -> TensorReport {
             on_gpu(4242, Some(1), 0, 0, 2 * MIB),
             on_gpu(77, None, 0, 3 * MIB, MIB),
         ];
-        tensors.feed(&rows, &gpus, &infos, second * SECOND);
+        let found = Fragmentation { bytes: MIB / 2, unplaced_bytes: 0 };
+        tensors.set_fragmentation(&gpus[..2], &FragmentationByGpu::from([((key(4242, 1), Some(0)), found)]));
+        let pools = row(3, MIB, 5, 9);
+        let of_pools = tensors_of_pools(&[SiteMemory { process: key(88, 1), ..pools }]);
+        tensors.feed(&rows, &[&gpus[..], &of_pools].concat(), &infos, second * SECOND);
     }
     tensors.call_sites.name(SiteId(1), python("remember", 12));
     tensors.call_sites.name(SiteId(2), python("step", 31));

@@ -3,7 +3,7 @@
  * step, batches are freed by whichever thread comes next, and weights are allocated once. Options and the
  * ledger are in leaks.h; the ledger has the tensors of each call site, and also
  *
- *   "devices":[{"in_use_bytes","reserved_bytes","live","allocations","frees","out_of_memory"},...]
+ *   "devices":[{"in_use_bytes","reserved_bytes","fragmented_bytes","live","allocations","frees","out_of_memory"},...]
  *
  * by the number of the GPU. Every 64th round asks for more memory than there is, and every 16th reports
  * memory of the host, which are no tensors on a GPU.
@@ -171,10 +171,10 @@ static void print_devices(void)
 	for (int device = 0; device < standin::DEVICES; device++) {
 		standin::Figures figures = standin::figures(device);
 
-		printf("%s{\"in_use_bytes\":%lu,\"reserved_bytes\":%lu,\"live\":%lu,\"allocations\":%lu,"
-		       "\"frees\":%lu,\"out_of_memory\":%lu}",
-		       comma, figures.in_use, figures.reserved, figures.live, figures.allocations,
-		       figures.frees, figures.out_of_memory);
+		printf("%s{\"in_use_bytes\":%lu,\"reserved_bytes\":%lu,\"fragmented_bytes\":%lu,\"live\":%lu,"
+		       "\"allocations\":%lu,\"frees\":%lu,\"out_of_memory\":%lu}",
+		       comma, figures.in_use, figures.reserved, figures.fragmented, figures.live,
+		       figures.allocations, figures.frees, figures.out_of_memory);
 		comma = ",";
 	}
 	printf("]");

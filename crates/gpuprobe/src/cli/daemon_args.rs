@@ -29,6 +29,15 @@ pub(crate) struct NvmlArgs {
     pub(crate) nvml: OsString,
 }
 
+impl Default for NvmlArgs {
+    fn default() -> Self {
+        Self {
+            driver_folder: gpuprobe_discover::NVIDIA_PROC_FOLDER.into(),
+            nvml: gpuprobe_capture::NVML_LIBRARY.into(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct DaemonArgs {
     /// Settings file: any of these options by its long name, such as `display_interval = 0`; options on the command
@@ -45,7 +54,7 @@ pub(crate) struct DaemonArgs {
     /// each GPU. Costs some microseconds for each tensor
     #[arg(long)]
     pub(crate) tensors: bool,
-    /// Also show on /api/stacks what the threads of GPU processes wait for: whoever may read the metrics sees their stacks
+    /// Also show on /api/stacks what the threads of GPU processes wait for, to everyone who may read the metrics
     #[arg(long)]
     pub(crate) stacks: bool,
     /// CUDA kernel launches

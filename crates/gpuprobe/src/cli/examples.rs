@@ -5,6 +5,7 @@ pub(super) const TOP: &str = "Examples:
   sudo gpuprobe run -- python train.py   record its CUDA calls, print a summary
   sudo gpuprobe trace -d PID             CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app          live GPU memory by source line; leaks
+  sudo gpuprobe stacks                   what a job that hangs waits for
   sudo gpuprobe doctor                   what this machine supports, and lacks";
 
 pub(super) const TOP_AFTER: &str = "`gpuprobe COMMAND --help` shows the options of a command, with examples.
@@ -75,8 +76,8 @@ pub(super) const STACKS: &str = "Examples:
       every GPU process of the host: which call, which line, stuck or moving
   sudo gpuprobe stacks -d 1234 --all-threads
       every thread of one process
-  sudo gpuprobe stacks --json | jq .differences
-      for a script
+  sudo gpuprobe stacks --json | jq -r '.jobs[].sentence'
+      which rank of a job differs
 
 Nothing is stopped, and the processes need no probes and no preparation.";
 

@@ -36,7 +36,7 @@ pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
 pub(crate) use self::memory_args::MemoryArgs;
 pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
 pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
-pub(crate) use self::stacks_args::StacksArgs;
+pub(crate) use self::stacks_args::{DEFAULT_SAMPLES, StacksArgs};
 pub(crate) use self::trace_args::TraceArgs;
 pub(crate) use self::user_args::UserArgs;
 pub(crate) use self::value_parsers::MaxSize;
@@ -79,7 +79,7 @@ pub(crate) enum Command {
     /// Print the summary of a recorded trace again, or show it as a page
     #[command(after_help = examples::REPORT)]
     Report(ReportArgs),
-    /// Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams
+    /// Show a recorded trace as rows of characters: what threads did, and operations on streams
     #[command(after_help = examples::TIMELINE)]
     Timeline(TimelineArgs),
     /// Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ
@@ -88,13 +88,13 @@ pub(crate) enum Command {
     /// Show live GPU memory by process and source line, and what grows
     #[command(after_help = examples::MEMORY)]
     Memory(MemoryArgs),
-    /// Show what the threads of GPU processes wait for: stacks with Python lines, the CUDA call, and whether it moves
+    /// Show what the threads of GPU processes wait for, and which of them are stuck
     #[command(after_help = examples::STACKS)]
     Stacks(StacksArgs),
-    /// Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)
+    /// Watch every CUDA process of the host: counts, live memory, metrics
     #[command(after_help = examples::DAEMON)]
     Daemon(DaemonArgs),
-    /// List the functions that can be traced, with their signatures; those found on this host are marked
+    /// List the functions that can be traced, with their signatures
     #[command(after_help = examples::LIST)]
     List(ListArgs),
     /// Report what this machine supports: Linux kernel, privileges, libraries

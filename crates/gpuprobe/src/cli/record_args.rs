@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueHint};
 
 use super::attach_args::AttachArgs;
+use super::daemon_args::NvmlArgs;
 use super::summary_args::SummaryArgs;
 use super::user_args::UserArgs;
 use super::value_parsers::{MaxSize, max_size, mode, pid, share, span, trace_size};
@@ -57,6 +58,8 @@ pub(crate) struct RecordingArgs {
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) summary: SummaryArgs,
+    #[command(flatten)]
+    pub(crate) nvml: NvmlArgs,
     #[command(flatten)]
     pub(crate) attach: AttachArgs,
 }

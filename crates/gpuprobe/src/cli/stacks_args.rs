@@ -4,7 +4,9 @@ use clap::Args;
 
 use super::daemon_args::NvmlArgs;
 use super::value_parsers::pid;
-use crate::session::threads::thread_samples::DEFAULT_SAMPLES;
+
+/// How often to look: enough to tell whether a thread moves.
+pub(crate) const DEFAULT_SAMPLES: u32 = 5;
 
 #[derive(Debug, Args)]
 pub(crate) struct StacksArgs {

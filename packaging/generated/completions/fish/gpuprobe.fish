@@ -31,11 +31,12 @@ complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "record" -d 'Recor
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "trace" -d 'Show CUDA calls as they happen, with arguments, results and durations'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "convert" -d 'Convert a trace to a file for Perfetto, chrome://tracing, speedscope or a flame graph'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "report" -d 'Print the summary of a recorded trace again, or show it as a page'
-complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "timeline" -d 'Show a recorded trace as rows of characters: what threads did, and when GPU operations were submitted to streams'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "timeline" -d 'Show a recorded trace as rows of characters: what threads did, and operations on streams'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "diff" -d 'Compare two recorded traces: calls, CUDA kernels, bytes and call sites that differ'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "memory" -d 'Show live GPU memory by process and source line, and what grows'
-complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "daemon" -d 'Watch every CUDA process of the host: counts, live memory, metrics (the same as its flags without a subcommand)'
-complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "list" -d 'List the functions that can be traced, with their signatures; those found on this host are marked'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "stacks" -d 'Show what the threads of GPU processes wait for, and which of them are stuck'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "daemon" -d 'Watch every CUDA process of the host: counts, live memory, metrics'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "list" -d 'List the functions that can be traced, with their signatures'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "doctor" -d 'Report what this machine supports: Linux kernel, privileges, libraries'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "demo" -d 'Run a built-in program under the probes; needs no GPU and no CUDA'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "bench" -d 'Measure what probes cost per call on this machine; needs no GPU and no CUDA'
@@ -47,6 +48,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
@@ -72,6 +75,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-siz
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver -d 'Also record requests to the NVIDIA kernel module: ioctl, mmap, open and poll on /dev/nvidia*, each inside the call that makes it; with a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
@@ -179,6 +184,13 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l json -d 'On
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s v -l verbose -d 'Report what was found, attached and skipped'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l as-root -d 'Run the command as root even if gpuprobe was started with sudo'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -s d -l pid -d 'Only this process (repeatable); by default every process that has a GPU open or a CUDA library mapped' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l samples -d 'How often to look, a quarter of a second apart; one is not enough to tell whether a thread moves' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l all-threads -d 'Also threads that are in no CUDA, NCCL or NVML call'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l json -d 'One JSON object'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l config -d 'Settings file: any of these options by its long name, such as `display_interval = 0`; options on the command line take precedence. Read again at SIGHUP [default: /etc/gpuprobe/gpuprobe.toml, if it exists]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver -d 'Requests to the NVIDIA kernel module: ioctls on /dev/nvidia* by command, and each function\'s time in them. Costs every process of the host some 0.1 us per system call. With a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l metrics-addr -d 'Address for the metrics endpoint, as HOST:PORT; only this host can reach the default, 0.0.0.0:9000 is for all' -r
@@ -205,6 +217,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l warm-up -d 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l memleak -d 'Memory: allocations, frees, and live memory by process and call site with its growth'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l addresses -d 'Display each live address with its size instead of call sites: the classic form'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l stacks -d 'Also show on /api/stacks what the threads of GPU processes wait for, to everyone who may read the metrics'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l cudatrace -d 'CUDA kernel launches'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l bandwidth-util -d 'Copies and their bandwidth'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s v -l verbose -d 'Report what was found, attached and skipped'

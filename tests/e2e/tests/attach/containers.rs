@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use gpuprobe_e2e::linux::descendant;
 use gpuprobe_e2e::metrics::{Daemon, Metrics, RESCAN_OPTIONS, RESCANNED};
 use gpuprobe_e2e::process::{PATIENCE, finish, shown, until};
 use gpuprobe_e2e::recording::{counts_of, pid_of};
@@ -60,21 +61,6 @@ fn container(folder: &Path, name: &str, calls: u32, mapped: bool) -> Talk {
     Talk::start(Command::new("unshare").args(["-mpf", "--mount-proc", "sh", "-c", &script]))
 }
 
-/// The descendant of a process with this name, by its pid on the host.
-fn below(root: u32, name: &str) -> u32 {
-    let parent = |pid: u32| -> Option<u32> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
-    };
-    let entries = || fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
-    until(PATIENCE, name, || {
-        entries().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
-            let is_it = fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == name);
-            is_it && std::iter::successors(Some(*pid), |pid| parent(*pid)).take(16).any(|pid| pid == root)
-        })
-    })
-}
-
 #[bpf_test(needs(overlay), alone)]
 fn two_containers_over_the_same_layer_are_counted_separately_and_attached_once() {
     let folder = fixtures::folder();
@@ -85,7 +71,7 @@ fn two_containers_over_the_same_layer_are_counted_separately_and_attached_once()
         .map(|(name, calls)| container(folder.path(), name, calls, false))
         .into();
     both.iter_mut().for_each(|talk| assert_eq!(talk.json()["ready"], true));
-    let pids: Vec<u32> = both.iter().map(|talk| below(talk.pid(), "ledger")).collect();
+    let pids: Vec<u32> = both.iter().map(|talk| descendant(talk.pid(), "ledger")).collect();
     both.iter_mut().for_each(Talk::go_on);
     let halves: Vec<Value> = both.iter_mut().map(Talk::json).collect();
     for (pid, half) in pids.iter().zip(&halves) {
@@ -135,7 +121,7 @@ fn an_overlay_that_no_option_names_is_found_by_its_mapping_and_attached_once() {
     std::thread::sleep(RESCANNED);
     let first = [shown(folder.path().join("one/merged/libcuda.so.1"))];
     assert_eq!(probed(&daemon.scrape(), folder.path()), first);
-    let pids: Vec<u32> = both.iter().map(|talk| below(talk.pid(), "ledger")).collect();
+    let pids: Vec<u32> = both.iter().map(|talk| descendant(talk.pid(), "ledger")).collect();
     both.iter_mut().for_each(Talk::go_on);
     for (talk, pid) in both.iter_mut().zip(&pids) {
         let expected = counted(&talk.json(), "driver_calls");

@@ -5,4 +5,5 @@ mod daemon_figures;
 mod daemon_http;
 mod failures;
 mod nvml;
+mod pending_calls;
 mod settings;

@@ -56,6 +56,7 @@ fn assert_gpus(report: &Value, printed: &Value) {
         ("in_use_bytes", "in_use_bytes"),
         ("live_bytes", "in_use_bytes"),
         ("reserved_bytes", "reserved_bytes"),
+        ("fragmented_bytes", "fragmented_bytes"),
         ("live_tensors", "live"),
     ] {
         assert_eq!(reported(ours), by_gpu(printed, theirs), "{ours}");
@@ -93,6 +94,7 @@ fn the_metrics_of_a_daemon_are_those_of_the_allocator(tier: &str) {
             for (metric, field) in [
                 ("gpuprobe_tensor_live_bytes", "in_use_bytes"),
                 ("gpuprobe_tensor_reserved_bytes", "reserved_bytes"),
+                ("gpuprobe_tensor_fragmented_bytes", "fragmented_bytes"),
             ] {
                 found.compare(metric, &metrics.by(metric, pid, "gpu"), &by_gpu(printed, field));
             }
@@ -134,7 +136,8 @@ fn a_recording_has_the_tensors_at_the_end_and_device_memory_is_the_same_without(
         }
         assert_eq!(of(|of| of.in_use_bytes), by_gpu(&printed, "in_use_bytes"));
         assert_eq!(of(|of| of.bytes), by_gpu(&printed, "in_use_bytes"));
-        assert_eq!(of(|of| of.reserved_bytes), by_gpu(&printed, "reserved_bytes"));
+        assert_eq!(of(|of| of.reserved_bytes.unwrap()), by_gpu(&printed, "reserved_bytes"));
+        assert_eq!(of(|of| of.fragmented_bytes.unwrap()), by_gpu(&printed, "fragmented_bytes"));
         assert_eq!(of(|of| of.tensors), by_gpu(&printed, "live"));
         let ledger = SiteLedger::of(&printed, "tensors.cpp");
         let mut by_site: BTreeMap<String, u64> = BTreeMap::new();

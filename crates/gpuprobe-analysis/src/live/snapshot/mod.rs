@@ -15,6 +15,7 @@ pub use super::function_counts::{Failure, FunctionCounts};
 use super::gpu_state::GpuStates;
 use super::memory_counts::memory_counts;
 pub use super::memory_counts::{GpuMemory, MemoryCounts, MemoryTotals};
+use super::pending_calls::OldestCall;
 pub use super::process_snapshot::{LiveAllocation, ProcessSnapshot};
 use super::self_metrics::{SelfMetrics, Served};
 use crate::cost::budget::BudgetReport;
@@ -96,6 +97,9 @@ pub struct Snapshot {
     /// Whether they are accounted for.
     #[serde(skip)]
     pub has_tensors: bool,
+    /// The oldest pending call of each process that has one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<OldestCall>,
     /// Every cause once.
     pub losses: Vec<LossCount>,
     pub libraries: Vec<LibraryProbes>,
@@ -166,6 +170,7 @@ impl Snapshot {
             call_sites: inputs.call_sites.to_vec(),
             tensors: Vec::new(),
             has_tensors: false,
+            pending: Vec::new(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
             skipped: inputs.skipped.to_vec(),

@@ -41,10 +41,12 @@ impl ThreadVerdict {
             return Self::Unknown;
         }
         let readable: Vec<&ThreadSample> = all.iter().copied().filter(|s| is_readable(s)).collect();
+        let has_call = readable.iter().any(|sample| call_of(&sample.stack).is_some());
         match lasts_longer(thread, span_ns(&all)) {
             Some(true) => Self::Stuck.if_long_enough(&all),
             Some(false) => Self::Moving,
-            None if readable.is_empty() => Self::by_stacks(&all),
+            // of a thread that is busy outside of calls, few stacks can be read
+            None if readable.len() < 2 && !has_call => Self::by_stacks(&all),
             None => Self::by_stacks(&readable),
         }
     }

@@ -112,7 +112,8 @@ fn a_torn_stack_that_was_cut_says_nothing() {
     assert_eq!(verdict(vec![cut(0), last, cut(2 * SECOND)]), Unknown);
     let mut busy = cut(SECOND);
     busy.cpu_ns = SECOND;
-    assert_eq!(verdict(vec![cut(0), busy]), Moving, "if no stack can be read, CPU time remains");
+    assert_eq!(verdict(vec![cut(0), busy.clone()]), Moving, "if no stack can be read, CPU time remains");
+    assert_eq!(verdict(vec![asleep(0, &stack_outside(3)), busy]), Moving, "and if only one can be read");
 }
 
 /// The verdict on a thread that may spin in a call, with a call that a probe saw begin.

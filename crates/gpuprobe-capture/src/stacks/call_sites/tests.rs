@@ -34,8 +34,9 @@ fn row(number: u32, allocations: u64, live: u64) -> SiteRow {
         live_allocations: live,
         allocations,
         allocated_bytes: 100 * allocations,
+        ..gp_site::default()
     };
-    SiteRow { process: PROCESS, number, gpu: Some(0), is_of_tensors: false, has_exited: false, counts }
+    SiteRow { process: PROCESS, number, gpu: Some(0), kind: SiteKind::OtherMemory, has_exited: false, counts }
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn numbers_of_equal_stacks_are_one_site_and_their_rows_one_sum() {
         learn(&mut sites, number, outer);
     }
     assert_eq!([1, 2, 3, 4].map(|number| sites.site(number).0), [1, 2, 1, 0]);
-    let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)], false);
+    let sums = sites.sum(&[row(1, 5, 2), row(2, 1, 1), row(3, 1, 1), row(4, 1, 1)], SiteKind::is_memory);
     let reported: Vec<_> = sums.iter().map(|s| (s.site.0, s.allocations, s.live.live_allocations)).collect();
     assert_eq!(reported, [(0, 1, 1), (1, 6, 3), (2, 1, 1)], "unknown numbers are one site");
 }
@@ -56,7 +57,7 @@ fn folded_rows_add_up_as_before() {
     (1..=3).for_each(|number| learn(&mut sites, number, 50));
     let ended_row = SiteRow { has_exited: true, ..row(1, 4, 2) };
     let rows = [row(1, 5, 0), row(2, 1, 0), row(3, 1, 1), ended_row, row(9, 1, 0)];
-    let before = sites.sum(&rows, false);
+    let before = sites.sum(&rows, SiteKind::is_memory);
     assert_eq!(rows.map(|row| sites.is_final(&row)), [false, true, false, true, false]);
     rows.iter()
         .filter(|row| sites.is_final(row))
@@ -64,27 +65,32 @@ fn folded_rows_add_up_as_before() {
         .collect::<Vec<_>>()
         .iter()
         .for_each(|row| sites.fold(row));
-    assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]], false), before);
+    assert_eq!(sites.sum(&[rows[0], rows[2], rows[4]], SiteKind::is_memory), before);
     assert_eq!((before[1].freed_with_context_allocations, before[1].freed_with_context_bytes), (2, 200));
     sites.forget(&HashSet::from([PROCESS]));
-    assert_eq!((sites.sum(&[], false).len(), sites.site(2)), (0, SiteId::UNKNOWN));
+    assert_eq!((sites.sum(&[], SiteKind::is_memory).len(), sites.site(2)), (0, SiteId::UNKNOWN));
 }
 
 #[test]
 fn tensors_and_memory_of_one_site_are_separate_sums() {
     let mut sites = CallSites::new(1000);
     (1..=2).for_each(|number| learn(&mut sites, number, 50));
-    let tensors = SiteRow { is_of_tensors: true, ..row(2, 3, 0) };
-    let rows = [row(1, 5, 2), tensors];
-    let allocations = |sites: &CallSites, rows: &[SiteRow], of_tensors| {
-        sites.sum(rows, of_tensors).iter().map(|sum| (sum.site.0, sum.allocations)).collect::<Vec<_>>()
+    let tensors = SiteRow { kind: SiteKind::Tensors, ..row(2, 3, 0) };
+    let pool = SiteRow { kind: SiteKind::PoolMemory, ..row(2, 7, 0) };
+    let rows = [row(1, 5, 2), tensors, pool];
+    let allocations = |sites: &CallSites, rows: &[SiteRow], is_wanted: fn(SiteKind) -> bool| {
+        sites.sum(rows, is_wanted).iter().map(|sum| (sum.site.0, sum.allocations)).collect::<Vec<_>>()
     };
-    assert_eq!(allocations(&sites, &rows, false), [(1, 5)]);
-    assert_eq!(allocations(&sites, &rows, true), [(1, 3)]);
-    assert!(sites.is_final(&tensors));
-    sites.fold(&tensors);
-    assert_eq!(allocations(&sites, &rows[..1], false), [(1, 5)]);
-    assert_eq!(allocations(&sites, &rows[..1], true), [(1, 3)]);
+    let (of_tensors, of_pools) =
+        (|kind| kind == SiteKind::Tensors, |kind: SiteKind| kind == SiteKind::PoolMemory);
+    for rows in [&rows[..], &rows[..1]] {
+        assert_eq!(allocations(&sites, rows, SiteKind::is_memory), [(1, 12)]);
+        assert_eq!(allocations(&sites, rows, of_tensors), [(1, 3)]);
+        assert_eq!(allocations(&sites, rows, of_pools), [(1, 7)]);
+        // the next time without the rows that were folded
+        assert!(sites.is_final(&tensors) && sites.is_final(&pool));
+        rows.iter().skip(1).for_each(|row| sites.fold(row));
+    }
 }
 
 /// As if they had waited for too long.

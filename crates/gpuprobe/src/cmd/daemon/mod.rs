@@ -51,6 +51,7 @@ pub(crate) const EVERYTHING: &[Class] = &[
     Class::Vmm,
     Class::Context,
     Class::Module,
+    Class::Comm,
 ];
 /// The ring buffer carries no calls here, only stacks of new call sites and names of CUDA kernels. A program allocates
 /// thousands of tensors while the first stacks are read.
@@ -109,18 +110,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     // from here on /readyz responds
     daemon.server =
         Some(endpoint.serve(daemon.latest.clone(), daemon.stacks.as_ref().map(StacksService::source))?);
-    for pid in &args.pids {
-        daemon.observer.probes.attach_process(Tgid(*pid))?;
-        daemon.observer.probes.capture.add_target(Tgid(*pid))?;
-    }
-    for path in &args.paths {
-        daemon.observer.probes.attach_file(path)?;
-    }
-    let late = daemon.observer.probes.attach_host();
-    daemon.watch.count_late_attach(late);
-    if daemon.observer.probes.capture.attached().next().is_none() {
-        note!("gpuprobe: no CUDA library found yet: libraries are probed when processes start to use them");
-    }
+    daemon.attach(args)?;
     daemon.observer.probes.note_unused_hooks();
     daemon.publish()?;
     daemon.classic.begin(&daemon.latest.get());
@@ -139,7 +129,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
     let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
-    Ok(observer.with_gpus(gpus).with_states(states))
+    Ok(observer.with_gpus(gpus).with_states(states).with_pending_calls())
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
@@ -217,6 +207,24 @@ struct Daemon {
 }
 
 impl Daemon {
+    fn attach(&mut self, args: &DaemonArgs) -> Result<()> {
+        for pid in &args.pids {
+            self.observer.probes.attach_process(Tgid(*pid))?;
+            self.observer.probes.capture.add_target(Tgid(*pid))?;
+        }
+        for path in &args.paths {
+            self.observer.probes.attach_file(path)?;
+        }
+        let late = self.observer.probes.attach_host();
+        self.watch.count_late_attach(late);
+        if self.observer.probes.capture.attached().next().is_none() {
+            note!(
+                "gpuprobe: no CUDA library found yet: libraries are probed when processes start to use them"
+            );
+        }
+        Ok(())
+    }
+
     fn run_until_signal(&mut self) -> Result<()> {
         let start = Instant::now();
         let (mut published, mut displayed, mut has_read_launches) = (start, start, false);

@@ -52,6 +52,11 @@ impl GpuStatePoller {
         for refusal in self.nvml.refusals() {
             note!("gpuprobe: {refusal}");
         }
+        self.add_quietly(snapshot, follows_memory);
+    }
+
+    /// The same without notes about what NVML refuses, for one look at the GPUs.
+    pub(crate) fn add_quietly(&self, snapshot: &mut Snapshot, follows_memory: bool) {
         let compared = match &self.only {
             _ if !follows_memory => Compared::NoProcess,
             Some(pids) => Compared::Only(pids),

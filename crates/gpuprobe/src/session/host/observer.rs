@@ -5,18 +5,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use gpuprobe_analysis::{
-    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, ProcessCallSites, ProcessTensors, Rules,
-    Snapshot, TensorReport,
+    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, OldestCall, ProcessCallSites,
+    ProcessTensors, Rules, Snapshot, TensorReport, oldest_calls,
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
-use gpuprobe_event::{Class, Event, Gpu, LossCause, Losses, SiteId};
+use gpuprobe_event::{Class, Event, LossCause, Losses, SiteId};
 use gpuprobe_output::units::printable;
 
 use super::gpu_numbering::GpuNumbering;
 use super::gpu_state_poller::GpuStatePoller;
 use super::out_of_memory_notes::OutOfMemoryNotes;
+use super::pending_calls::PendingCalls;
 use super::processes::Processes;
+use super::tensor_reader::TensorReader;
 use super::xid_counts::XidCounts;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
@@ -34,6 +36,7 @@ pub(crate) struct Observer {
     live_memory: Option<LiveMemory>,
     /// Tensors by call site and GPU; `None` if they are not shown.
     tensors: Option<LiveTensors>,
+    tensor_reader: TensorReader,
     /// Call sites to be symbolized, the most urgent last.
     unnamed_sites: Vec<SiteId>,
     /// The host's numbers of the GPUs of processes.
@@ -43,6 +46,8 @@ pub(crate) struct Observer {
     /// GPU errors reported by the NVIDIA kernel module.
     xids: XidCounts,
     out_of_memory_notes: OutOfMemoryNotes,
+    /// Calls that have not returned for long; `None` if they are not shown.
+    pending: Option<PendingCalls>,
 }
 
 impl Observer {
@@ -54,11 +59,13 @@ impl Observer {
             processes,
             live_memory,
             tensors: None,
+            tensor_reader: TensorReader::default(),
             unnamed_sites: Vec::new(),
             gpus: None,
             states: None,
             xids: XidCounts::default(),
             out_of_memory_notes: OutOfMemoryNotes::default(),
+            pending: None,
         }
     }
 
@@ -75,6 +82,11 @@ impl Observer {
     /// Adds the state of GPUs to snapshots.
     pub(crate) fn with_states(self, states: Option<GpuStatePoller>) -> Self {
         Self { states, ..self }
+    }
+
+    /// Adds pending calls to snapshots.
+    pub(crate) fn with_pending_calls(self) -> Self {
+        Self { pending: Some(PendingCalls::default()), ..self }
     }
 
     /// Changes the time after which call sites are judged.
@@ -121,7 +133,7 @@ impl Observer {
         // reading the rows removes what was live at exit
         let keeps_exited = self.each_live_memory().any(|live_memory| live_memory.keeps_exited());
         if keeps_exited && self.processes.rows_are_due() {
-            self.sample()?;
+            self.sample_all()?;
             self.name_all();
             self.read_ages()?;
         }
@@ -146,9 +158,7 @@ impl Observer {
         let Some(noted) = self.out_of_memory_notes.take(&mut errors) else { return Ok(()) };
         let snapshot = self.snapshot(&Losses::default(), &[])?;
         for mut error in errors {
-            let info = self.processes.infos().iter().find(|(key, _)| key.tgid == error.tgid);
-            let gpu = error.gpu.zip(info).map(|(number, (_, info))| info.gpus.of(number));
-            if let Some(Gpu::Host(gpu)) = gpu {
+            if let Some(gpu) = error.gpu.and_then(|gpu| self.processes.host_gpu(error.tgid, gpu)) {
                 snapshot.gpu_states.complete(&mut error, gpu);
             }
             note!("gpuprobe: {}", printable(&gpuprobe_output::out_of_memory_line(&error)));
@@ -162,15 +172,29 @@ impl Observer {
         Ok(())
     }
 
-    /// Samples live memory and tensors by call site.
+    /// Samples live memory and tensors by call site. Fragmentation may be a little older.
     pub(crate) fn sample(&mut self) -> Result<()> {
+        self.sample_with(false)
+    }
+
+    /// The same with fragmentation at this moment.
+    fn sample_all(&mut self) -> Result<()> {
+        self.sample_with(true)
+    }
+
+    fn sample_with(&mut self, fragmentation_is_needed: bool) -> Result<()> {
         let now_ns = self.now_ns();
         if let Some(live_memory) = &mut self.live_memory {
             let rows = self.probes.capture.sites()?;
             live_memory.feed(&rows, self.processes.infos(), now_ns);
         }
         if let Some(tensors) = &mut self.tensors {
-            let (sites, gpus) = (self.probes.capture.tensor_sites()?, self.probes.capture.tensors()?);
+            let capture = &self.probes.capture;
+            let fragmentation = self.tensor_reader.fragmentation(capture, fragmentation_is_needed)?;
+            let (sites, gpus) = self.tensor_reader.rows(capture)?;
+            if let Some(fragmentation) = fragmentation {
+                tensors.set_fragmentation(&gpus, &fragmentation);
+            }
             tensors.feed(&sites, &gpus, self.processes.infos(), now_ns);
         }
         let unnamed = self.each_live_memory().flat_map(|live_memory| live_memory.unnamed());
@@ -206,7 +230,7 @@ impl Observer {
         let Some(tensors) = &mut self.tensors else { return Ok(()) };
         let capture = &self.probes.capture;
         let clock = capture.clock();
-        tensors.call_sites.set_ages(&capture.live_tensors()?, |ns| clock.since_start(ns));
+        tensors.call_sites.set_ages(&self.tensor_reader.live(capture)?, |ns| clock.since_start(ns));
         Ok(())
     }
 
@@ -219,7 +243,7 @@ impl Observer {
 
     /// Live memory by process and call site, with stacks and ages.
     pub(crate) fn memory(&mut self, more_lost: &Losses) -> Result<MemoryReport> {
-        self.sample()?;
+        self.sample_all()?;
         self.name_all();
         self.read_ages()?;
         let (losses, now_ns) = (self.losses(more_lost)?, self.now_ns());
@@ -284,12 +308,29 @@ impl Observer {
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
+        snapshot.pending = self.oldest_calls();
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
         if self.probes.capture.xid_source().is_some() {
             snapshot.gpu_states.xids = self.xids.indexed(&snapshot.gpus);
         }
         Ok(snapshot)
+    }
+
+    /// The oldest pending call of each process. If they cannot be read, everything else is still shown.
+    fn oldest_calls(&mut self) -> Vec<OldestCall> {
+        let Some(pending) = &mut self.pending else { return Vec::new() };
+        match pending.read(&self.probes.capture) {
+            // the clock is read after them, so that no call is shown as younger than it is
+            Ok(calls) => {
+                oldest_calls(calls, self.processes.infos(), self.probes.capture.clock().elapsed_ns())
+            }
+            Err(error) => {
+                note!("gpuprobe: calls that do not return are not shown: {error:#}");
+                self.pending = None;
+                Vec::new()
+            }
+        }
     }
 
     /// Tensors by process, call site and GPU. A call site is suspected only after the ages of its tensors were read.

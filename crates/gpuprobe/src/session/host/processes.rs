@@ -11,7 +11,7 @@ use gpuprobe_analysis::{
 use gpuprobe_capture::{Batch, Capture, CaptureError, ExitedRows};
 use gpuprobe_discover::pod_of;
 use gpuprobe_event::counters::{GpuOpRows, LaunchCounts, ProcessKey};
-use gpuprobe_event::{Container, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
+use gpuprobe_event::{Container, Gpu, GpuNumbers, ProcessChange, ProcessEvent, Tgid};
 
 /// Minimum time between two passes over the table of counters. On a host that starts hundreds of processes a second,
 /// each pass handles several.
@@ -77,6 +77,16 @@ impl Processes {
     pub(crate) fn set_gpus(&mut self, key: ProcessKey, gpus: GpuNumbers) {
         if let Some(info) = self.infos.get_mut(&key) {
             info.gpus = gpus;
+        }
+    }
+
+    /// The host's number of a GPU of a process, running or exited.
+    pub(crate) fn host_gpu(&self, pid: Tgid, gpu: u8) -> Option<u8> {
+        let exited = || self.infos.keys().filter(|key| key.tgid == pid).max_by_key(|key| key.instance);
+        let info = self.infos.get(self.running.get(&pid).or_else(exited)?)?;
+        match info.gpus.of(gpu) {
+            Gpu::Host(number) => Some(number),
+            Gpu::OfProcess(_) => None,
         }
     }
 

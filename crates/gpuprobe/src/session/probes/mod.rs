@@ -1,6 +1,7 @@
 //! Decides which functions of which files are probed, attaches and detaches the probes, and keeps their cost within a
 //! budget.
 
+mod glob_advice;
 pub(crate) mod helper_commands;
 mod hook_files;
 mod libraries;

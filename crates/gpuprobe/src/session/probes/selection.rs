@@ -9,6 +9,8 @@ use gpuprobe_capture::{
 use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, Hooks, catalogue};
 
+use super::glob_advice::advice;
+
 /// A selection of functions. Functions that are not selected can still be probed for state that the selected ones need.
 #[derive(Debug)]
 pub(crate) enum Selection {
@@ -22,10 +24,11 @@ pub(crate) enum Selection {
     },
     /// The essential functions, without those that the user excludes.
     Essential { excluded: Vec<Pattern>, follows_gpu_ops: bool },
-    /// What a daemon counts: the CUDA driver's functions of these classes. `named` says that the user named the
-    /// classes; if not, `few` selects only the essential functions and those that track live memory. With `failures`,
-    /// also the runtime's functions of these classes, for calls that fail before they reach the CUDA driver. Of other
-    /// functions that match `entry_counted`, only entries are counted.
+    /// What a daemon counts: the functions of these classes of the CUDA driver, and of NCCL's only those of
+    /// communicators, in which ranks wait for each other. `named` says that the user named the classes; if not, `few`
+    /// selects only the essential functions and those that track live memory. With `failures`, also the runtime's
+    /// functions of these classes, for calls that fail before they reach the CUDA driver. Of other functions that match
+    /// `entry_counted`, only entries are counted.
     Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool, entry_counted: Vec<Pattern> },
 }
 
@@ -133,7 +136,8 @@ impl Selection {
     fn counts(&self, f: &Function) -> bool {
         let Self::Driver { classes, few, .. } = self else { return false };
         let is_most_useful = ESSENTIAL.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
-        f.api == Api::Driver && !f.hot && classes.contains(&f.class) && (!few || is_most_useful)
+        let is_of_api = f.api == Api::Driver || (f.api, f.class) == (Api::Nccl, Class::Comm);
+        is_of_api && !f.hot && classes.contains(&f.class) && (!few || is_most_useful)
     }
 
     /// Whether `--calls-only` matches a function.
@@ -300,48 +304,6 @@ fn pattern_or(glob: &str, matches_other: impl Fn(&Pattern) -> bool) -> Result<Pa
     Ok(pattern)
 }
 
-/// The names that differ least from a glob, for an error message.
-fn advice(glob: &str) -> String {
-    const MOST: usize = 3;
-    let word = letters(glob);
-    let mut near: Vec<_> = catalogue()
-        .functions()
-        .iter()
-        .map(|f| {
-            // compare only the length of the glob: the rest matches a star
-            let name = letters(f.base);
-            (distance(&word, &name[..name.len().min(word.len())]), f.base)
-        })
-        .filter(|(distance, _)| word.len() > 2 && *distance <= 3)
-        .collect();
-    near.sort_by_key(|(distance, name)| (*distance, name.len(), *name));
-    near.dedup_by_key(|(_, name)| *name);
-    let near: Vec<_> = near.into_iter().take(MOST).map(|(_, name)| name).collect();
-    match near.as_slice() {
-        [] if glob.contains(',') => "-e takes one name or glob, and can be repeated".to_owned(),
-        [] => "`gpuprobe list` shows their names".to_owned(),
-        near => format!("did you mean {}? `gpuprobe list` shows all names", near.join(", ")),
-    }
-}
-
-fn letters(glob: &str) -> Vec<u8> {
-    glob.bytes().filter(u8::is_ascii_alphanumeric).map(|b| b.to_ascii_lowercase()).collect()
-}
-
-/// The edit distance of two words.
-fn distance(one: &[u8], other: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (i, a) in one.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in other.iter().enumerate() {
-            let change = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[other.len()]
-}
-
 /// Allocations, copies, launches and waits at the CUDA driver, which every library calls: about sixty probes.
 const ESSENTIAL: [&str; 22] = [
     "cuMemAlloc",
@@ -448,6 +410,29 @@ mod tests {
             !selects("cuMemcpyAtoA_v2") && !selects("cuStreamSynchronize"),
             "essential, but of another class"
         );
+    }
+
+    #[test]
+    fn a_daemon_counts_communicators_but_no_collectives() {
+        let classes = crate::cmd::daemon::EVERYTHING.to_vec();
+        let daemon = |tier| {
+            Selection::Driver {
+                classes: classes.clone(),
+                named: false,
+                few: false,
+                failures: true,
+                entry_counted: Vec::new(),
+            }
+            .on(tier)
+        };
+        let selects =
+            |tier, api, name: &str| daemon(tier).selects(catalogue().lookup(api, None, name).unwrap());
+        assert!(selects(Tier::Session, Api::Nccl, "ncclCommInitRank"));
+        assert!(!selects(Tier::Session, Api::Nccl, "ncclAllReduce"));
+        assert!(!selects(Tier::Perf, Api::Nccl, "ncclCommInitRank"), "each probe takes long there");
+        for name in ["cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2"] {
+            assert!(selects(Tier::Session, Api::Driver, name) && selects(Tier::Perf, Api::Driver, name));
+        }
     }
 
     #[test]

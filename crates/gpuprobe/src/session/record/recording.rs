@@ -1,9 +1,10 @@
 //! A recording: writes events to a trace file and feeds the summary that is printed at the end.
 
 use std::ffi::OsString;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules, Summary};
+use gpuprobe_analysis::{GpuTensors, LiveMemory, LiveTensors, Rules, Summary};
 use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, keep_memory};
 use gpuprobe_event::counters::TensorMemory;
 use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, Phases, end_line};
@@ -16,7 +17,9 @@ use gpuprobe_output::{SummaryOptions, collective_sentences, summary};
 
 use super::verification::Verification;
 use crate::cli::{MaxSize, RecordingArgs};
+use crate::session::host::error_gpus::ErrorGpus;
 use crate::session::host::processes::Processes;
+use crate::session::host::tensor_reader::TensorReader;
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
 use crate::terminal::notes::{note, print_stderr};
@@ -27,6 +30,7 @@ use crate::trace_file::{Destination, Finished, Limits, TraceFile, is_stdout};
 const MOST_NAMED: usize = 256;
 /// The size limit of a trace without --max-size.
 const MOST_BYTES: u64 = 4 << 30;
+const READ_TENSORS_EVERY: Duration = Duration::from_millis(100);
 /// An uncompressed trace of this size is large.
 const LARGE: u64 = 256 << 20;
 
@@ -68,6 +72,11 @@ pub(crate) struct Recording {
     options: SummaryOptions,
     verification: Option<Verification>,
     processes: Processes,
+    tensor_reader: TensorReader,
+    /// When the tensors were read last; `None` if they are not followed.
+    tensors_read: Option<Instant>,
+    /// For out-of-memory errors, which come with tensors.
+    error_gpus: Option<ErrorGpus>,
     progress: Progress,
     /// Compression is suggested once, when the trace becomes large.
     suggests_compression: bool,
@@ -90,14 +99,25 @@ impl Recording {
             options: args.summary.options(std::io::stderr()),
             verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
+            tensor_reader: TensorReader::default(),
+            tensors_read: args.tensors.then(Instant::now),
+            error_gpus: args
+                .tensors
+                .then(|| ErrorGpus::start(&args.nvml, args.attach.verbose))
+                .transpose()?
+                .flatten(),
             progress: Progress::new(args.quiet),
             suggests_compression: !args.quiet,
             calls: 0,
         })
     }
 
-    pub(crate) fn take(&mut self, batch: Batch, probes: &Probes) -> Result<()> {
-        self.processes.take(&batch, probes.capture.clock().elapsed_ns());
+    pub(crate) fn take(&mut self, mut batch: Batch, probes: &Probes) -> Result<()> {
+        match &mut self.error_gpus {
+            Some(gpus) => gpus.take(&mut batch, &mut self.processes, &probes.capture)?,
+            None => self.processes.take(&batch, probes.capture.clock().elapsed_ns()),
+        }
+        self.examine_processes(probes)?;
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
             self.trace.event(&event, || self.summary.live_memory_events());
@@ -127,6 +147,15 @@ impl Recording {
         for sentence in collectives.communicators.iter().flat_map(collective_sentences) {
             note!("{sentence}");
         }
+    }
+
+    /// Finds out while processes run whether their allocations from pools are tensors.
+    fn examine_processes(&mut self, probes: &Probes) -> Result<()> {
+        if self.tensors_read.is_some_and(|read| read.elapsed() >= READ_TENSORS_EVERY) {
+            self.tensor_reader.rows(&probes.capture)?;
+            self.tensors_read = Some(Instant::now());
+        }
+        Ok(())
     }
 
     /// Adds the events that are not in the trace.
@@ -162,21 +191,28 @@ impl Recording {
     }
 
     /// Tensors when processes exited, or now.
-    fn tensors(&self, probes: &mut Probes) -> Result<TensorSummary> {
+    fn tensors(&mut self, probes: &mut Probes) -> Result<TensorSummary> {
         let mut tensors = LiveTensors::new(LiveMemory::new(Rules { warm_up_ns: 0 }, true));
         let capture = &mut probes.capture;
         let (now_ns, infos) = (capture.clock().elapsed_ns(), self.processes.infos());
-        let rows = capture.tensors()?;
-        tensors.feed(&capture.tensor_sites()?, &rows, infos, now_ns);
+        let fragmentation = self.tensor_reader.fragmentation(capture, true)?.unwrap_or_default();
+        let (sites, rows) = self.tensor_reader.rows(capture)?;
+        tensors.feed(&sites, &rows, infos, now_ns);
         name_sites(&mut tensors.call_sites, capture);
-        let used = |row: &TensorMemory| TensorUse {
-            pid: row.process.tgid,
-            process: infos.get(&row.process).map(|info| info.name.clone()).unwrap_or_default(),
-            gpu: row.gpu,
-            tensors: row.live.live_allocations,
-            bytes: row.live.live_bytes,
-            in_use_bytes: row.in_use_bytes,
-            reserved_bytes: row.reserved_bytes,
+        let used = |row: &TensorMemory| {
+            let info = infos.get(&row.process).cloned().unwrap_or_default();
+            let found = fragmentation.get(&(row.process, row.gpu)).copied().unwrap_or_default();
+            TensorUse {
+                pid: row.process.tgid,
+                gpu: row.gpu,
+                tensors: row.live.live_allocations,
+                bytes: row.live.live_bytes,
+                in_use_bytes: row.in_use_bytes,
+                reserved_bytes: row.reserved_bytes,
+                fragmented_bytes: GpuTensors::of(row, &info, Some(found)).fragmented_bytes(),
+                source: row.source,
+                process: info.name,
+            }
         };
         let by_site = tensors.report(&capture.losses()?, now_ns).by_site();
         Ok(TensorSummary::new(rows.iter().map(used).collect(), by_site))

@@ -9,7 +9,8 @@ use gpuprobe_capture::{Capture, ThreadSampler, terminal_size};
 use gpuprobe_event::{Call, Tgid};
 use gpuprobe_output::{Architecture, StacksOptions, stacks};
 
-use super::thread_samples::{self, DEFAULT_SAMPLES, OpenCalls};
+use super::thread_samples::{self, OpenCalls};
+use crate::cli::DEFAULT_SAMPLES;
 use crate::session::host::nccl_ras::nccl_status;
 use crate::terminal::notes::{note, print_stderr};
 

@@ -10,7 +10,8 @@ use gpuprobe_discover::gpu_processes;
 use gpuprobe_event::Tgid;
 use gpuprobe_output::{Architecture, Latest, StacksRequests, StacksSource, stacks_json, stacks_requests};
 
-use super::thread_samples::{self, DEFAULT_SAMPLES, OpenCalls};
+use super::thread_samples::{self, OpenCalls};
+use crate::cli::DEFAULT_SAMPLES;
 use crate::session::host::observer::unix_seconds;
 use crate::terminal::notes::note;
 
@@ -61,7 +62,7 @@ impl Worker {
         while let Some(clients) = self.requests.wait() {
             match self.stacks(&mut sampler) {
                 Ok(json) => clients.answer(json),
-                // the clients are told that there is none when this is dropped
+                // the clients get an error when this is dropped
                 Err(error) => note!("gpuprobe: cannot sample stacks: {error:#}"),
             }
         }

@@ -8,12 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use gpuprobe_analysis::threads::sample::{Rank, SampledProcess, SampledThread};
 use gpuprobe_capture::{SampledThreads, ThreadSampler};
-use gpuprobe_discover::{container_of, open_gpus, rank_of};
-use gpuprobe_event::{Call, Tgid};
+use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, pod_of, rank_of};
+use gpuprobe_event::{Call, Container, Tgid};
 
 const PROC: &str = "/proc";
-/// How often to look: enough to tell whether a thread moves.
-pub(crate) const DEFAULT_SAMPLES: u32 = 5;
 /// The time between two samples.
 const BETWEEN: Duration = Duration::from_millis(250);
 
@@ -69,7 +67,7 @@ fn process(sampled: SampledThreads) -> SampledProcess {
         tgid,
         name: text(tgid, "comm"),
         command: text(tgid, "cmdline"),
-        container: container_of(proc_root, tgid.0),
+        container: container_of(proc_root, tgid.0).map(shown),
         rank: rank.map(|(variable, number)| Rank { variable: variable.to_owned(), number }),
         gpus: open_gpus(proc_root, tgid.0),
         threads: threads.collect(),
@@ -78,6 +76,12 @@ fn process(sampled: SampledThreads) -> SampledProcess {
         problem: sampled.problem,
         streams: Vec::new(),
     }
+}
+
+/// The container as it is shown elsewhere.
+fn shown(id: String) -> String {
+    let pod = pod_of(Path::new(CONTAINER_LOGS), &id);
+    Container { id, pod }.shown()
 }
 
 /// A text of /proc; the words of a command line are joined by spaces.

@@ -6,20 +6,18 @@ use std::path::Path;
 
 use gpuprobe_event::Api;
 
-use super::environ::at_start;
-use super::mapped_file::read_maps;
-use super::maps::executable_files;
 use crate::access;
 use crate::library::Names;
+use crate::process::{environment_at_start, executable_files, read_maps};
 
 /// The major number of the device files of GPUs.
-pub(crate) const NVIDIA_MAJOR: u64 = 195;
+pub(super) const NVIDIA_MAJOR: u64 = 195;
 /// From this minor number on they are no GPUs: `nvidiactl`, `nvidia-modeset`.
 const CONTROL_MINOR: u32 = 254;
 /// The most open files of a process that are examined.
 const FILES_LIMIT: usize = 1 << 16;
-/// The environment variables that have the number of a process in its job, the most specific first, and how their
-/// assignments begin.
+/// The environment variables that have the number of a process in its job, and how their assignments begin; the first
+/// that is set counts.
 const RANKS: [(&str, &[u8]); 4] = [
     ("RANK", b"RANK="),
     ("OMPI_COMM_WORLD_RANK", b"OMPI_COMM_WORLD_RANK="),
@@ -60,7 +58,7 @@ fn device_minors(folder: &Path) -> BTreeSet<u32> {
 /// The number of a process in its job, with the name of the environment variable that has it.
 pub fn rank_of(proc_root: &Path, pid: u32) -> Option<(&'static str, u32)> {
     let path = proc_root.join(pid.to_string()).join("environ");
-    let values = at_start(&path, RANKS.map(|(_, assignment)| assignment))?;
+    let values = environment_at_start(&path, RANKS.map(|(_, assignment)| assignment))?;
     let number = |value: Option<Vec<u8>>| str::from_utf8(&value?).ok()?.parse().ok();
     RANKS.into_iter().zip(values).find_map(|((name, _), value)| Some((name, number(value)?)))
 }
