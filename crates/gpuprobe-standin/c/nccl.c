@@ -48,7 +48,11 @@ int impl_ncclGetUniqueId(struct unique_id *id)
 
 int impl_ncclCommInitRank(void **comm, int ranks, struct unique_id id, int rank)
 {
+	int fault = faults_enter("ncclCommInitRank");
+
 	(void)id;
+	if (fault)
+		return fault;
 	return rank >= 0 && rank < ranks ? make(comm, rank, ranks) : INVALID_ARGUMENT;
 }
 
@@ -87,8 +91,11 @@ int impl_ncclCommSplit(void *comm, int color, int key, void **part, void *config
 
 int impl_ncclCommDestroy(void *comm)
 {
-	free(comm);
-	return SUCCESS;
+	int fault = faults_enter("ncclCommDestroy");
+
+	if (!fault)
+		free(comm);
+	return fault;
 }
 
 int impl_ncclCommCount(const struct comm *comm, int *count)

@@ -77,6 +77,8 @@ fn a_sampled_program_is_not_disturbed() {
 
     // a program that is stopped would have said so
     seen(&mut other);
+    // it has printed, and measures again
+    thread::sleep(Duration::from_millis(50));
     other.talk.stop();
     thread::sleep(Duration::from_millis(20));
     other.talk.signal(Signal::SIGCONT);
