@@ -60,4 +60,4 @@ pub use ring::batch::{Answer, Batch, Ending, PausedProcess};
 pub use ring::mapping_events::{Mappings, NewMappings};
 pub use ring::mapping_record::Mapped;
 pub use tables::exited_rows::ExitedRows;
-pub use threads::{SampledThreads, ThreadIterator, ThreadSampler};
+pub use threads::{SampledThreads, ThreadIterator, ThreadSampler, ThreadSamples};

@@ -58,4 +58,6 @@ pub struct SampledThread {
     pub open_call: Option<Call>,
     /// The age of that call at the last sample.
     pub open_call_age_ns: Option<u64>,
+    /// Whether the GPU call of the first sample returned before the last one; `None` if that was not watched.
+    pub has_returned: Option<bool>,
 }

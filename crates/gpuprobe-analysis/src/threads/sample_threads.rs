@@ -59,7 +59,14 @@ pub(crate) fn asleep(at_ns: u64, stack: &ThreadStack) -> ThreadSample {
 }
 
 pub(crate) fn thread(tid: u32, samples: Vec<ThreadSample>) -> SampledThread {
-    SampledThread { tid: Tid(tid), name: format!("t{tid}"), samples, open_call: None, open_call_age_ns: None }
+    SampledThread {
+        tid: Tid(tid),
+        name: format!("t{tid}"),
+        samples,
+        open_call: None,
+        open_call_age_ns: None,
+        has_returned: None,
+    }
 }
 
 /// A thread that sleeps for a second with this stack.

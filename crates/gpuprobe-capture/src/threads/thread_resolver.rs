@@ -22,7 +22,7 @@ const MOST_STACK: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
 /// Unwinding continues this often after the limit of files read for one stack was reached.
 const CONTINUED: usize = 64;
-/// In a process with more threads, only threads with a thread-specific key are looked up: the list of threads is long.
+/// In a process with more threads, the list of the threads of all interpreters takes too long to read.
 const LISTED_THREADS: usize = 64;
 
 /// The native stack of a thread.
@@ -31,9 +31,8 @@ pub(crate) struct NativeStack {
     unwound: Stack,
     /// The registers that calls preserve, for each frame.
     preserved: Vec<Vec<Option<u64>>>,
-    sp: u64,
-    /// The memory from `sp` up to the outermost frame.
-    bytes: Vec<u8>,
+    /// A hash of the memory of each frame; `None` if it was not copied.
+    memory: Vec<Option<u64>>,
 }
 
 /// The Python frames of a thread.
@@ -133,12 +132,8 @@ impl ThreadResolver {
                 break (unwound, preserved);
             }
         };
-        let outermost =
-            unwound.slots.iter().flatten().max().and_then(|slot| slot.checked_sub(head.stack_pointer));
-        let used = outermost.and_then(|offset| usize::try_from(offset).ok()).map_or(0, |offset| offset + 8);
-        bytes.truncate(used);
-        bytes.shrink_to_fit();
-        NativeStack { unwound, preserved, sp: head.stack_pointer, bytes }
+        let memory = frame_memory(&unwound, head.stack_pointer, &bytes);
+        NativeStack { unwound, preserved, memory }
     }
 
     /// Walks the Python frames of a thread and reads their names; `None` if it has none.
@@ -148,12 +143,14 @@ impl ThreadResolver {
         let memory = ProcessMemory::new(&folder_of(Tgid(raw.head.tgid)));
         let pthread = raw.head.thread_pointer;
         let has_frames = |state: &u64| interpreter.has_frames(&memory, *state);
-        let by_key = interpreter.thread_state_of_key(&memory, pthread).filter(has_frames);
-        // a thread of another interpreter of the process has its frames there
-        let by_list =
-            || interpreter.thread_state(&memory, PythonThread::Pthread(pthread)).ok().filter(has_frames);
-        let is_short = process.threads <= LISTED_THREADS;
-        let state = by_key.or_else(|| is_short.then(by_list).flatten())?;
+        let by_key = || interpreter.thread_state_of_key(&memory, pthread).filter(has_frames);
+        let by_list = || {
+            let listed = interpreter.thread_state(&memory, PythonThread::Pthread(pthread));
+            listed.ok().filter(has_frames)
+        };
+        // of a thread of several interpreters, the key has the state of the first one only
+        let is_listed = process.threads <= LISTED_THREADS && interpreter.has_several(&memory);
+        let state = if is_listed { by_list() } else { by_key() }?;
         let walked = interpreter.frames(&memory, state);
         let codes_now = &mut process.codes_now;
         let stack = PythonStack::of_walk(&walked, |code| {
@@ -174,11 +171,7 @@ impl ThreadResolver {
         is_torn: bool,
     ) -> (ThreadStack, u64) {
         let addresses = &native.unwound.addresses;
-        let named: Vec<Vec<Frame>> = addresses
-            .iter()
-            .enumerate()
-            .map(|(index, address)| self.frames_at(tgid, *address, index == 0))
-            .collect();
+        let named = self.named(tgid, native);
         let is_native_complete = native.unwound.end == StackEnd::Complete;
         let found = outermost_gpu_call(&named, is_native_complete);
         let flat: Vec<Frame> = named.iter().flatten().cloned().collect();
@@ -198,6 +191,18 @@ impl ThreadResolver {
         });
         let incomplete = incomplete(native.unwound.end, python, &frames);
         (ThreadStack { frames, incomplete, is_torn, gpu_call }, state)
+    }
+
+    /// Where the outermost GPU call returns to; `None` if the thread is in none.
+    pub(crate) fn return_address(&mut self, tgid: Tgid, native: &NativeStack) -> Option<u64> {
+        let named = self.named(tgid, native);
+        let (index, ..) = outermost_gpu_call(&named, native.unwound.end == StackEnd::Complete)?;
+        native.unwound.addresses.get(index + 1).copied()
+    }
+
+    fn named(&mut self, tgid: Tgid, native: &NativeStack) -> Vec<Vec<Frame>> {
+        let addresses = native.unwound.addresses.iter().enumerate();
+        addresses.map(|(index, address)| self.frames_at(tgid, *address, index == 0)).collect()
     }
 
     fn frames_at(&mut self, tgid: Tgid, address: u64, is_innermost: bool) -> Vec<Frame> {
@@ -222,13 +227,18 @@ impl NativeStack {
     fn caller_state(&self, from: usize) -> u64 {
         let Stack { addresses, slots, .. } = &self.unwound;
         let frames = (addresses.get(from..), slots.get(from..));
-        let slot = |index: usize| {
-            let offset = slots.get(index).copied().flatten()?.checked_sub(self.sp)?;
-            usize::try_from(offset).ok()
-        };
-        let memory = slot(from).zip(slot(from + 1)).and_then(|(begin, end)| self.bytes.get(begin..end));
-        hash_of(&(frames, self.preserved.get(from), memory))
+        hash_of(&(frames, self.preserved.get(from), self.memory.get(from)))
     }
+}
+
+/// Hashes of the memory of each frame: from its return address to that of its caller.
+fn frame_memory(unwound: &Stack, sp: u64, bytes: &[u8]) -> Vec<Option<u64>> {
+    let slot = |index: usize| {
+        let offset = unwound.slots.get(index).copied().flatten()?.checked_sub(sp)?;
+        usize::try_from(offset).ok()
+    };
+    let of_frame = |index: usize| bytes.get(slot(index)?..slot(index + 1)?).map(|memory| hash_of(&memory));
+    (0..unwound.slots.len()).map(of_frame).collect()
 }
 
 /// Puts the return addresses back that return probes have replaced.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gpuprobe_event::{Tgid, ThreadSample, ThreadStack, Tid};
 
 use crate::error::CaptureError;
+use crate::threads::return_watch::ReturnWatch;
 use crate::threads::thread_iterator::{RawThread, ThreadIterator};
 use crate::threads::thread_resolver::{SharedNative, SharedPython, ThreadResolver, hash_of};
 
@@ -16,19 +17,31 @@ const UNINTERRUPTIBLE: u32 = 2;
 const STOPPED: u32 = 4;
 const TRACED: u32 = 8;
 const LONGEST_NAME: usize = 128;
+/// Threads whose returns are watched: each needs a descriptor.
+const MOST_WATCHED: usize = 512;
 
 /// The threads of one process.
 #[derive(Debug)]
 pub struct SampledThreads {
     pub tgid: Tgid,
-    /// Each with its name and its samples, of which there is at least one.
-    pub threads: Vec<(Tid, String, Vec<ThreadSample>)>,
+    pub threads: Vec<ThreadSamples>,
     /// Threads that exited between the samples.
     pub exited: u64,
     /// Why its Python frames are missing, if it runs Python.
     pub python_problem: Option<String>,
     /// Why its stacks are missing.
     pub problem: Option<String>,
+}
+
+/// A thread and its samples.
+#[derive(Debug)]
+pub struct ThreadSamples {
+    pub tid: Tid,
+    pub name: String,
+    /// At least one.
+    pub samples: Vec<ThreadSample>,
+    /// Whether the GPU call in which it was when its return was first watched has returned; `None` if it was not watched.
+    pub has_returned: Option<bool>,
 }
 
 /// A thread: its number, and when it began.
@@ -50,6 +63,7 @@ struct Thread {
     name: String,
     samples: Vec<UnnamedSample>,
     last_round: u64,
+    watch: Option<ReturnWatch>,
 }
 
 /// A sample before its frames are named, which may take long.
@@ -139,9 +153,23 @@ impl ThreadSampler {
             name: name(),
             samples: Vec::new(),
             last_round: 0,
+            watch: None,
         });
         thread.last_round = self.rounds;
         thread.samples.push(sample);
+    }
+
+    /// Watches from now on whether the GPU calls of the last sample return. This needs names, so the first time may take
+    /// long.
+    pub fn watch_returns(&mut self) {
+        let mut watched = 0;
+        for ((tgid, tid, _), thread) in &mut self.threads {
+            let Some(last) = thread.samples.last().filter(|_| watched < MOST_WATCHED) else { continue };
+            let address = self.resolver.return_address(*tgid, &last.native);
+            // without a breakpoint, what the samples show decides
+            thread.watch = address.and_then(|address| ReturnWatch::set(*tid, address).ok());
+            watched += usize::from(thread.watch.is_some());
+        }
     }
 
     /// Whether there were more threads than are read.
@@ -170,7 +198,8 @@ impl ThreadSampler {
             }
             let samples = thread.samples.iter();
             let named = samples.map(|sample| names.sample(&mut self.resolver, tgid, sample)).collect();
-            process.threads.push((tid, thread.name, named));
+            let has_returned = thread.watch.and_then(|watch| watch.has_returned());
+            process.threads.push(ThreadSamples { tid, name: thread.name, samples: named, has_returned });
         }
         let known: HashSet<Tgid> = processes.keys().copied().collect();
         known.iter().for_each(|tgid| self.resolver.forget(*tgid));

@@ -148,6 +148,14 @@ impl Interpreter {
         memory.word(value).filter(|state| *state != 0)
     }
 
+    /// Whether the process has more than one interpreter: then a thread may have a state in each.
+    pub fn has_several(&self, memory: &dyn Memory) -> bool {
+        let next = |address: u64, offset: u32| memory.word(address.checked_add(offset.into())?);
+        let runtime = &self.offsets.runtime;
+        let first = next(self.runtime_address, runtime.first_interpreter);
+        first.and_then(|first| next(first, runtime.next_interpreter)).is_some_and(|second| second != 0)
+    }
+
     /// Whether the thread with this state runs Python code.
     pub fn has_frames(&self, memory: &dyn Memory, thread_state: u64) -> bool {
         self.innermost(memory, thread_state).is_some_and(|frame| frame != 0)

@@ -12,8 +12,9 @@ use tokio::time::timeout;
 
 /// Clients that may wait at once; further ones get an error.
 const WAITING: usize = 32;
-/// Reading the symbols of large libraries for the first time takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Shorter than the time in which a request must be answered. Reading the symbols of large libraries for the first time
+/// takes longer; then the next request is answered.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Where the endpoint asks for stacks.
 #[derive(Clone, Debug)]
@@ -66,7 +67,12 @@ pub(super) async fn answer(source: Option<&StacksSource>) -> Response {
     }
     match timeout(PATIENCE, answered).await {
         Ok(Ok(json)) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "the stacks could not be read: see the log\n").into_response(),
+        Ok(Err(_)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the stacks could not be read: see the log\n").into_response()
+        }
+        Err(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the stacks are still being read: try again\n").into_response()
+        }
     }
 }
 

@@ -71,7 +71,7 @@ fn rest(out: &mut String, process: &ProcessThreads) {
     let threads = |number: u64| (number > 0).then(|| count(number, "thread", "threads"));
     let hidden = threads(process.hidden_threads).map(|n| format!("{n} outside of GPU calls not shown"));
     let other = threads(process.other_threads).map(|n| format!("{n} with other stacks not shown"));
-    let exited = threads(process.exited_threads).map(|n| format!("{n} exited before being sampled"));
+    let exited = threads(process.exited_threads).map(|n| format!("{n} exited meanwhile"));
     let python = process.python_problem.as_ref().map(|why| format!("no Python frames: {}", printable(why)));
     let problem = process.problem.as_ref().map(|why| format!("stacks are missing: {}", printable(why)));
     for text in [hidden, other, exited, python, problem].into_iter().flatten() {

@@ -66,7 +66,14 @@ fn sleeping(at_ns: u64, stack: &Arc<ThreadStack>) -> ThreadSample {
 pub(crate) fn asleep(tid: u32, name: &str, stack: ThreadStack) -> SampledThread {
     let stack = Arc::new(stack);
     let samples = [0, SECOND / 2, SECOND].map(|at_ns| sleeping(at_ns, &stack)).to_vec();
-    SampledThread { tid: Tid(tid), name: name.to_owned(), samples, open_call: None, open_call_age_ns: None }
+    SampledThread {
+        tid: Tid(tid),
+        name: name.to_owned(),
+        samples,
+        open_call: None,
+        open_call_age_ns: None,
+        has_returned: None,
+    }
 }
 
 /// A thread that spins for a second.
@@ -255,6 +262,7 @@ impl Random {
             samples: (0..self.below(4)).map(|_| sample(self)).collect(),
             open_call: self.maybe(|random| calls[random.below(calls.len() as u64) as usize].clone()),
             open_call_age_ns: self.maybe(Self::number),
+            has_returned: None,
         }
     }
 

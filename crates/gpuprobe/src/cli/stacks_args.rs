@@ -16,7 +16,7 @@ pub(crate) struct StacksArgs {
     /// Also threads that are in no CUDA, NCCL or NVML call
     #[arg(long)]
     pub(crate) all_threads: bool,
-    /// How often to look, a quarter of a second apart; one is not enough to tell whether a thread moves
+    /// How often to look, a quarter of a second apart; three or more show whether a thread moves
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SAMPLES, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) samples: u32,
     /// One JSON object

@@ -185,7 +185,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s v -l verbos
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -l as-root -d 'Run the command as root even if gpuprobe was started with sudo'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand memory" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -s d -l pid -d 'Only this process (repeatable); by default every process that has a GPU open or a CUDA library mapped' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l samples -d 'How often to look, a quarter of a second apart; one is not enough to tell whether a thread moves' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l samples -d 'How often to look, a quarter of a second apart; three or more show whether a thread moves' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand stacks" -l all-threads -d 'Also threads that are in no CUDA, NCCL or NVML call'

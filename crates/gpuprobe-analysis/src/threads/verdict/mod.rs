@@ -42,6 +42,12 @@ impl ThreadVerdict {
         }
         let readable: Vec<&ThreadSample> = all.iter().copied().filter(|s| is_readable(s)).collect();
         let has_call = readable.iter().any(|sample| call_of(&sample.stack).is_some());
+        match thread.has_returned {
+            Some(true) => return Self::Moving,
+            // also if other threads change what its callers see
+            Some(false) if is_in_one_place_of_call(&readable) => return Self::Stuck.if_long_enough(&all),
+            _ => {}
+        }
         match lasts_longer(thread, span_ns(&all)) {
             Some(true) => Self::Stuck.if_long_enough(&all),
             Some(false) => Self::Moving,
@@ -88,9 +94,14 @@ fn span_ns(samples: &[&ThreadSample]) -> u64 {
     ends.map_or(0, |(first, last)| last.at_ns.saturating_sub(first.at_ns))
 }
 
-fn is_in_one_call(samples: &[&ThreadSample]) -> bool {
+/// Whether all samples are in a call of the same function at the same place, which may be one call or several.
+fn is_in_one_place_of_call(samples: &[&ThreadSample]) -> bool {
     let calls: Option<Vec<&GpuCall>> = samples.iter().map(|sample| call_of(&sample.stack)).collect();
-    calls.is_some_and(|calls| all_equal(calls.into_iter().map(identity)))
+    calls.is_some_and(|calls| !calls.is_empty() && all_equal(calls.into_iter().map(identity)))
+}
+
+fn is_in_one_call(samples: &[&ThreadSample]) -> bool {
+    is_in_one_place_of_call(samples)
         && (did_not_run(samples) || all_equal(samples.iter().map(|sample| sample.caller_state)))
 }
 

@@ -156,3 +156,31 @@ fn cpu_time_is_a_share_of_the_time_between_samples() {
     assert_eq!(share(0, SECOND), Some(0.0));
     assert_eq!(share(100, 0), None);
 }
+
+#[test]
+fn a_watched_return_decides() {
+    let running = |at_ns, caller_state| ThreadSample {
+        state: 'R',
+        cpu_ns: at_ns,
+        caller_state,
+        ..asleep(at_ns, &sync())
+    };
+    let of = |second, has_returned| {
+        let samples = vec![running(0, 1), second];
+        ThreadVerdict::of(&SampledThread { has_returned, ..thread(1, samples) })
+    };
+    // a loop whose counter is elsewhere, and a hung call whose caller shares a variable with another thread
+    assert_eq!(of(running(SECOND, 1), Some(true)), Moving);
+    assert_eq!(of(running(SECOND, 2), Some(false)), Stuck);
+    // a call that had ended before it was watched
+    assert_eq!(of(asleep(SECOND, &stack_in("cuMemFree_v2", 1, 0x7f10)), Some(false)), Moving);
+    assert_eq!(of(running(SECOND / 4, 1), Some(false)), Unknown, "too short");
+    let young = |has_returned| {
+        let open_call =
+            Some(Call { name: "cuStreamSynchronize".into(), ..samples::call(Api::Driver, "x", 0) });
+        let samples = vec![asleep(0, &sync()), asleep(SECOND, &sync())];
+        let open = SampledThread { open_call, open_call_age_ns: Some(7), has_returned, ..thread(1, samples) };
+        ThreadVerdict::of(&open)
+    };
+    assert_eq!((young(None), young(Some(false))), (Moving, Stuck), "the age was read too early");
+}

@@ -29,7 +29,7 @@ use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::{Selection, pattern};
 use crate::session::signals::{Arrived, Signals};
-use crate::session::threads::stacks_service::StacksService;
+use crate::session::threads::stacks_service::{SeenByProbes, StacksService};
 use crate::session::threads::thread_samples::OpenCalls;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Printer;
@@ -91,8 +91,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         );
     }
     let latest = Latest::default();
-    let stacks =
-        iterator.map(|iterator| StacksService::start(iterator, &args.pids, latest.clone())).transpose()?;
+    let stacks = iterator.map(|iterator| StacksService::start(iterator, latest.clone())).transpose()?;
     let mut daemon = Daemon {
         observer: observer(args, sections, probes)?,
         signals,
@@ -277,7 +276,9 @@ impl Daemon {
         if let Some(stacks) = &self.stacks {
             let capture = &mut self.observer.probes.capture;
             let calls = capture.open_calls()?;
-            stacks.set_open_calls(OpenCalls { calls, now_ns: capture.clock().elapsed_ns() });
+            let open = OpenCalls { calls, now_ns: capture.clock().elapsed_ns() };
+            let processes = if self.args.pids.is_empty() { None } else { Some(capture.targets()?) };
+            stacks.set_seen(SeenByProbes { processes, open });
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! and executes the command.
 
 use std::ffi::{CStr, OsString};
-use std::io::{self, IsTerminal};
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -61,7 +61,7 @@ impl LaunchedCommand {
             .args(files)
             .args(user.into_iter().flat_map(id_options))
             // the terminal sends it to the command as well
-            .args(io::stdin().is_terminal().then_some("--ignore-quit"))
+            .args(File::open("/dev/tty").is_ok().then_some("--ignore-quit"))
             .envs(user.into_iter().flat_map(CommandUser::environment))
             .arg(std::process::id().to_string())
             .arg("--")

@@ -2,12 +2,16 @@
 //! their threads.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use anyhow::Result;
 use gpuprobe_analysis::CallSite;
-use gpuprobe_capture::ThreadSampler;
+use gpuprobe_capture::{ThreadSampler, ThreadSamples};
 use gpuprobe_event::{Call, Tgid, Tid};
 use gpuprobe_output::EarlyCall;
+
+/// A call that returns within this time is not pending.
+const PENDING_FOR: Duration = Duration::from_millis(100);
 
 /// Identifies a call: its thread, its function and where it returns to.
 type CallKey = (Tgid, Tid, String, u64);
@@ -33,10 +37,14 @@ impl EarlyCalls {
         }
         let seen: HashSet<(Tgid, Tid)> = open.iter().map(|call| (call.tgid, call.tid)).collect();
         self.sampler.sample(processes)?;
+        // a loop that makes the same call again and again is at the same place at every look
+        self.sampler.watch_returns();
+        std::thread::sleep(PENDING_FOR);
+        self.sampler.sample(processes)?;
         let mut found: HashMap<CallKey, EarlyCall> = HashMap::new();
         for process in self.sampler.finish() {
-            for (tid, name, samples) in process.threads {
-                let Some(sample) = samples.last() else { continue };
+            for ThreadSamples { tid, name, samples, has_returned } in process.threads {
+                let Some(sample) = samples.last().filter(|_| has_returned != Some(true)) else { continue };
                 let Some(call) = sample.stack.gpu_call.clone() else { continue };
                 let key = (process.tgid, tid, call.function.clone(), call.slot);
                 let is_early = self.pending.as_ref().is_none_or(|pending| pending.contains(&key));

@@ -19,41 +19,43 @@ use crate::terminal::notes::note;
 #[derive(Debug)]
 pub(crate) struct StacksService {
     source: StacksSource,
-    open: Arc<Mutex<OpenCalls>>,
+    seen: Arc<Mutex<SeenByProbes>>,
+}
+
+/// What the daemon's probes see.
+#[derive(Debug, Default)]
+pub(crate) struct SeenByProbes {
+    /// The observed processes; `None` for all of the host.
+    pub(crate) processes: Option<Vec<Tgid>>,
+    /// Calls that have not returned.
+    pub(crate) open: OpenCalls,
 }
 
 impl StacksService {
     /// Starts the thread. The iterator was loaded before privileges were given up.
-    pub(crate) fn start(iterator: ThreadIterator, pids: &[u32], latest: Latest) -> Result<Self> {
+    pub(crate) fn start(iterator: ThreadIterator, latest: Latest) -> Result<Self> {
         let (source, requests) = stacks_requests();
-        let open = Arc::new(Mutex::new(OpenCalls::default()));
-        let worker = Worker {
-            requests,
-            pids: pids.iter().copied().map(Tgid).collect(),
-            latest,
-            open: Arc::clone(&open),
-        };
+        let seen = Arc::new(Mutex::new(SeenByProbes::default()));
+        let worker = Worker { requests, latest, seen: Arc::clone(&seen) };
         let thread = std::thread::Builder::new().name("stacks".to_owned());
         thread.spawn(move || worker.run(iterator)).context("cannot start the thread that samples stacks")?;
-        Ok(Self { source, open })
+        Ok(Self { source, seen })
     }
 
     pub(crate) fn source(&self) -> StacksSource {
         self.source.clone()
     }
 
-    /// Sets the calls that have not returned, as the probes see them now.
-    pub(crate) fn set_open_calls(&self, open: OpenCalls) {
-        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = open;
+    /// Sets what the probes see now.
+    pub(crate) fn set_seen(&self, seen: SeenByProbes) {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 }
 
 struct Worker {
     requests: StacksRequests,
-    /// The observed processes; all that use GPUs if there are none.
-    pids: Vec<Tgid>,
     latest: Latest,
-    open: Arc<Mutex<OpenCalls>>,
+    seen: Arc<Mutex<SeenByProbes>>,
 }
 
 impl Worker {
@@ -70,9 +72,11 @@ impl Worker {
 
     fn stacks(&self, sampler: &mut ThreadSampler) -> Result<String> {
         let all = || gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect();
-        let processes: Vec<Tgid> = if self.pids.is_empty() { all() } else { self.pids.clone() };
+        let chosen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).processes.clone();
+        let processes: Vec<Tgid> = chosen.unwrap_or_else(all);
         let mut sampled = thread_samples::sample(sampler, &processes, DEFAULT_SAMPLES)?;
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).add_to(&mut sampled);
+        // read after the samples, because calls may have returned
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).open.add_to(&mut sampled);
         let report = StacksReport::build(sampled, false);
         let states = &self.latest.get().gpu_states;
         Ok(stacks_json(&report, states, unix_seconds(), Architecture::OF_HOST))

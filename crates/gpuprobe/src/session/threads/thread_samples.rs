@@ -9,7 +9,7 @@ use anyhow::Result;
 use gpuprobe_analysis::threads::sample::{Rank, SampledProcess, SampledThread};
 use gpuprobe_capture::{SampledThreads, ThreadSampler};
 use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, pod_of, rank_of};
-use gpuprobe_event::{Call, Container, Tgid};
+use gpuprobe_event::{Call, Container, Frame, Tgid};
 
 const PROC: &str = "/proc";
 /// The time between two samples.
@@ -26,6 +26,9 @@ pub(crate) fn sample(
         let due = BETWEEN * round;
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
         sampler.sample(processes)?;
+        if round == 0 && samples > 1 {
+            sampler.watch_returns();
+        }
     }
     Ok(sampler.finish().into_iter().map(process).collect())
 }
@@ -45,7 +48,15 @@ impl OpenCalls {
         let by_thread: HashMap<_, _> = outermost.map(|call| ((call.tgid, call.tid), call)).collect();
         for process in sampled {
             for thread in &mut process.threads {
-                let call = by_thread.get(&(process.tgid, thread.tid));
+                // the call may have returned since
+                let stack = thread.samples.last().map(|sample| &sample.stack);
+                let is_on_stack = |call: &&&Call| {
+                    stack.is_some_and(|stack| {
+                        let is_it = |frame: &Frame| frame.function.as_deref() == Some(&*call.name);
+                        stack.frames.iter().any(is_it) || stack.incomplete.is_some()
+                    })
+                };
+                let call = by_thread.get(&(process.tgid, thread.tid)).filter(is_on_stack);
                 thread.open_call = call.map(|call| (*call).clone());
                 thread.open_call_age_ns = call.map(|call| self.now_ns.saturating_sub(call.start_ns));
             }
@@ -56,12 +67,13 @@ impl OpenCalls {
 fn process(sampled: SampledThreads) -> SampledProcess {
     let (tgid, proc_root) = (sampled.tgid, Path::new(PROC));
     let rank = rank_of(proc_root, tgid.0);
-    let threads = sampled.threads.into_iter().map(|(tid, name, samples)| SampledThread {
-        tid,
-        name,
-        samples,
+    let threads = sampled.threads.into_iter().map(|thread| SampledThread {
+        tid: thread.tid,
+        name: thread.name,
+        samples: thread.samples,
         open_call: None,
         open_call_age_ns: None,
+        has_returned: thread.has_returned,
     });
     SampledProcess {
         tgid,
