@@ -24,7 +24,9 @@ pub use access::{
 };
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
-pub use gpu::{Device, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus, open_gpus, rank_of};
+pub use gpu::{
+    Device, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus, maps_nccl, open_gpus, rank_of,
+};
 pub use library::{
     HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, gpu_api_of,
     inspect, loader_cache, of_host, of_pid,

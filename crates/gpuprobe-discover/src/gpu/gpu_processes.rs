@@ -39,9 +39,18 @@ pub fn gpu_processes(proc_root: &Path) -> Vec<u32> {
 }
 
 fn maps_cuda(folder: &Path, pid: u32) -> bool {
+    maps_any(folder, pid, &[Api::Driver, Api::Runtime, Api::Nccl])
+}
+
+/// Whether a process has NCCL mapped.
+pub fn maps_nccl(proc_root: &Path, pid: u32) -> bool {
+    maps_any(&proc_root.join(pid.to_string()), pid, &[Api::Nccl])
+}
+
+fn maps_any(folder: &Path, pid: u32, apis: &[Api]) -> bool {
     let Ok(text) = read_maps(folder, pid) else { return false };
-    let is_cuda = |path: &Path| matches!(Api::of_name(path), Some(Api::Driver | Api::Runtime | Api::Nccl));
-    executable_files(&text).iter().any(|mapping| is_cuda(&mapping.file.path))
+    let is_one = |path: &Path| Api::of_name(path).is_some_and(|api| apis.contains(&api));
+    executable_files(&text).iter().any(|mapping| is_one(&mapping.file.path))
 }
 
 /// The GPUs whose device files a process has open, by the numbers of the files.
@@ -76,6 +85,8 @@ mod tests {
         proc.process(8, &[("/bin/sh", shell), ("/opt/lib/libcuda.so.580.1", shell)]);
         proc.process(9, &[("/x/libcudart-9df6d2b8.so.12", shell)]);
         assert_eq!(gpu_processes(proc.path()), [8, 9]);
+        proc.process(10, &[("/x/libnccl.so.2", shell)]);
+        assert_eq!([8, 9, 10].map(|pid| maps_nccl(proc.path(), pid)), [false, false, true]);
         assert!(open_gpus(proc.path(), 8).is_empty());
         assert!(gpu_processes(Path::new("/nowhere")).is_empty());
     }

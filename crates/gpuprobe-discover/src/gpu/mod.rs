@@ -6,6 +6,6 @@ mod host_gpus;
 mod visible;
 
 pub use devices::{Device, devices};
-pub use gpu_processes::{gpu_processes, open_gpus, rank_of};
+pub use gpu_processes::{gpu_processes, maps_nccl, open_gpus, rank_of};
 pub use host_gpus::{NVIDIA_PROC_FOLDER, host_gpus};
 pub use visible::View;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gpuprobe_analysis::NcclStatus;
-use gpuprobe_discover::variable_at_start;
+use gpuprobe_discover::{maps_nccl, variable_at_start};
 use gpuprobe_event::Tgid;
 use gpuprobe_output::units::printable;
 
@@ -32,8 +32,9 @@ const PROTOCOL: u32 = 2;
 /// not asked.
 pub(crate) fn nccl_status(processes: &[Tgid]) -> Vec<NcclStatus> {
     let deadline = Instant::now() + AT_MOST;
-    let services: BTreeSet<_> =
-        processes.iter().filter_map(|pid| port_of(Path::new("/proc"), *pid)).collect();
+    let proc_root = Path::new("/proc");
+    let of_nccl = processes.iter().filter(|pid| maps_nccl(proc_root, pid.0));
+    let services: BTreeSet<_> = of_nccl.filter_map(|pid| port_of(proc_root, *pid)).collect();
     services.into_iter().take(MOST_SERVICES).filter_map(|port| ask_port(port, deadline)).collect()
 }
 
