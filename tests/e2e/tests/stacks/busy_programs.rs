@@ -7,7 +7,7 @@ use gpuprobe_standin::Library;
 
 /// Short calls that keep a CPU busy, and calls that sleep for most of the time.
 const CALLS: [&str; 2] = ["STANDIN_SPIN=cuStreamSynchronize:40", "STANDIN_DELAY=cuStreamSynchronize:4000"];
-const TIMES: usize = 5;
+const TIMES: usize = 3;
 
 /// Whether it is moving must not depend on where the samples hit.
 fn assert_moving(program: &Started) {
