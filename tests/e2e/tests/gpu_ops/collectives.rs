@@ -12,7 +12,7 @@ use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures};
 use gpuprobe_event::Api;
-use gpuprobe_standin::Cuda;
+use gpuprobe_standin::{Cuda, Library};
 use nix::sys::signal::Signal;
 
 fn run(args: &[&str]) -> Outcome {
@@ -171,8 +171,10 @@ fn stacks_have_the_status_of_the_ras_service() {
             ras_service(&listener, "Job summary\n  rank 3 lags\x1b\n");
         }
     });
-    // it waits for a line
-    let mut process = Talk::start(Command::new("cat").env("NCCL_RAS_ADDR", &address));
+    // it waits for a line, and has NCCL mapped: others are not asked
+    let nccl = fixtures::standins(Cuda::Cuda12).library(Library::Nccl);
+    let mut command = Command::new("cat");
+    let mut process = Talk::start(command.env("NCCL_RAS_ADDR", &address).env("LD_PRELOAD", nccl));
     let pid = process.pid().to_string();
     let of_process = ["stacks", "--samples", "1", "-d", &pid];
     let text = finish(&mut gpuprobe(&of_process));
