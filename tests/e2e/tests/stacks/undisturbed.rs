@@ -75,14 +75,19 @@ fn a_sampled_program_is_not_disturbed() {
     }
     assert!(is_undisturbed, "it paused whenever it was sampled");
 
-    // a program that is stopped would have said so
-    seen(&mut other);
-    // it has printed, and measures again
-    thread::sleep(Duration::from_millis(50));
-    other.talk.stop();
-    thread::sleep(Duration::from_millis(20));
-    other.talk.signal(Signal::SIGCONT);
-    let stopped = seen(&mut other);
-    assert!(number(&stopped["longest_us"]) >= 20_000 && number(&stopped["pauses"]) > 0, "{stopped}");
-    assert_eq!(number(&stopped["signals"]), 1, "{stopped}");
+    // A program that is stopped would have said so. Not each time: the scheduler of newer Linux kernels may keep a task that
+    // was just stopped in its queue, and counts that as waiting for a CPU.
+    let is_seen = (0..ATTEMPTS).any(|_| {
+        seen(&mut other);
+        // it has printed, and measures again
+        thread::sleep(Duration::from_millis(50));
+        other.talk.stop();
+        thread::sleep(Duration::from_millis(20));
+        other.talk.signal(Signal::SIGCONT);
+        let stopped = seen(&mut other);
+        println!("stopped: {stopped}");
+        assert_eq!(number(&stopped["signals"]), 1, "{stopped}");
+        number(&stopped["longest_us"]) >= 15_000 && number(&stopped["pauses"]) > 0
+    });
+    assert!(is_seen, "a program that is stopped does not notice it");
 }
