@@ -43,6 +43,24 @@ GP_GLOBAL_FUNC __u64 replaced_at(__u64 slot)
 }
 
 /*
+ * Lists the return addresses of a thread that return probes, of gpuprobe and of other tracers, have replaced,
+ * with their slots. Returns how many there are.
+ */
+static __always_inline __u32 list_replaced(struct task_struct *task, struct gp_patch *patch)
+{
+	struct return_instance *replaced = BPF_CORE_READ(task, utask, return_instances);
+	__u32 count = 0;
+
+	for (__u32 i = 0; i < GP_DEPTH; i++) {
+		patch[i].slot = BPF_CORE_READ(replaced, stack);
+		patch[i].address = BPF_CORE_READ(replaced, orig_ret_vaddr);
+		count += !!replaced;
+		replaced = BPF_CORE_READ(replaced, next);
+	}
+	return count;
+}
+
+/*
  * Fills the header: whose stack it is, and the registers of the caller's frame, where it starts. Return
  * probes, of gpuprobe and of other tracers, have replaced return addresses by the trampoline, so the real
  * ones are in `patch`.
@@ -50,8 +68,6 @@ GP_GLOBAL_FUNC __u64 replaced_at(__u64 slot)
 static __always_inline void describe_stack(struct gp_stack_record *head, const struct gp_call *call,
 					   struct pt_regs *ctx)
 {
-	struct return_instance *replaced = BPF_CORE_READ(bpf_get_current_task_btf(), utask, return_instances);
-
 	head->kind = GP_RECORD_STACK;
 	head->tgid = call->tgid;
 	head->instance = call->instance;
@@ -67,13 +83,7 @@ static __always_inline void describe_stack(struct gp_stack_record *head, const s
 #endif
 	head->has_python = 0;
 	head->python = 0;
-	head->patches = 0;
-	for (__u32 i = 0; i < GP_DEPTH; i++) {
-		head->patch[i].slot = BPF_CORE_READ(replaced, stack);
-		head->patch[i].address = BPF_CORE_READ(replaced, orig_ret_vaddr);
-		head->patches += !!replaced;
-		replaced = BPF_CORE_READ(replaced, next);
-	}
+	head->patches = list_replaced(bpf_get_current_task_btf(), head->patch);
 }
 
 /* Marks the stack as that of a call site, not of a call that is sent. */

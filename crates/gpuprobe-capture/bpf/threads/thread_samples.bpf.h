@@ -6,7 +6,7 @@
 #ifndef GP_THREAD_SAMPLES_BPF_H
 #define GP_THREAD_SAMPLES_BPF_H
 
-#include "../core/common.bpf.h"
+#include "../core/stack_copy.bpf.h"
 #include "../wire/thread_sample.h"
 
 /* The processes whose threads are sampled. */
@@ -59,19 +59,6 @@ static __always_inline void copy_thread_registers(struct gp_thread_sample *head,
 #endif
 }
 
-static __always_inline void copy_replaced_addresses(struct gp_thread_sample *head, struct task_struct *task)
-{
-	struct return_instance *replaced = BPF_CORE_READ(task, utask, return_instances);
-
-	head->patches = 0;
-	for (__u32 i = 0; i < GP_DEPTH; i++) {
-		head->patch[i].slot = BPF_CORE_READ(replaced, stack);
-		head->patch[i].address = BPF_CORE_READ(replaced, orig_ret_vaddr);
-		head->patches += !!replaced;
-		replaced = BPF_CORE_READ(replaced, next);
-	}
-}
-
 /* Copies the stack page by page, up to the first page that cannot be read. */
 static __always_inline void copy_thread_stack(struct gp_thread_copy *copy, struct task_struct *task)
 {
@@ -117,7 +104,7 @@ int sample_threads(struct bpf_iter__task *ctx)
 	copy->head.reserved = 0;
 	bpf_probe_read_kernel_str(copy->head.name, sizeof(copy->head.name), task->comm);
 	copy_thread_registers(&copy->head, task);
-	copy_replaced_addresses(&copy->head, task);
+	copy->head.patches = list_replaced(task, copy->head.patch);
 	copy_thread_stack(copy, task);
 	size = sizeof(copy->head) + copy->head.length;
 	/* keeps the compiler from folding the check into one that the verifier cannot follow */
