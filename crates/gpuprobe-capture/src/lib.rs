@@ -41,7 +41,9 @@ pub use host::linux_support::{LinuxSupport, linux_support};
 pub use host::linux_types::{Returned, results, tracepoint_arguments};
 pub use host::machine_checks::{Check, Verdict};
 pub use host::open_files::original_file_limit;
-pub use host::privileges::{drop_privileges, drop_privileges_except_for_children, is_privileged};
+pub use host::privileges::{
+    drop_privileges, drop_privileges_except_for_children, is_privileged, may_read_others,
+};
 pub use host::seccomp::install_seccomp_filter;
 pub use host::support::{Feature, Support, Tier, support};
 pub use host::terminal::{ignore_quit_signal, terminal_size};

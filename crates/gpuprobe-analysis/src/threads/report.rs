@@ -41,7 +41,7 @@ pub struct ProcessThreads {
     pub hidden_threads: u64,
     /// Those in more groups than a report has.
     pub other_threads: u64,
-    /// Threads that exited before they were sampled.
+    /// Threads that exited while the process was sampled.
     pub exited_threads: u64,
     pub python_problem: Option<String>,
     pub problem: Option<String>,

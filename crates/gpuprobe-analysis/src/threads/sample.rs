@@ -19,7 +19,7 @@ pub struct SampledProcess {
     /// The GPUs that it uses, by their numbers on the host.
     pub gpus: Vec<u32>,
     pub threads: Vec<SampledThread>,
-    /// Threads that exited before they were sampled.
+    /// Threads that exited while the process was sampled.
     pub exited_threads: u64,
     /// Why its Python frames are missing, if it runs Python.
     pub python_problem: Option<String>,

@@ -70,6 +70,11 @@ pub fn is_privileged() -> bool {
     capabilities(None).is_ok_and(|sets| !sets.permitted.is_empty())
 }
 
+/// Whether this process has the capability that permits reading the memory of other users' processes.
+pub fn may_read_others() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
+}
+
 fn kept(perf: bool, nice: bool) -> CapabilitySet {
     let also = |needed: bool, set| if needed { set } else { CapabilitySet::empty() };
     KEPT | also(perf, ADMIN) | also(nice, NICE)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::{Snapshot, StacksReport};
-use gpuprobe_capture::{ThreadSampler, terminal_size};
+use gpuprobe_capture::{ThreadSampler, may_read_others, terminal_size};
 use gpuprobe_discover::{gpu_processes, read_files_by};
 use gpuprobe_event::Tgid;
 use gpuprobe_output::units::count;
@@ -70,19 +70,24 @@ fn processes(pids: &[u32]) -> Result<Vec<Tgid>> {
     }
     let found: Vec<u32> = gpu_processes(Path::new("/proc"));
     if found.is_empty() {
-        // process 1 belongs to root
-        let among = if may_read_memory(1) { "" } else { " that may be examined without CAP_SYS_PTRACE" };
+        let among = if may_read_others() { "" } else { " that may be examined without CAP_SYS_PTRACE" };
         bail!("no process{among} has a GPU open or a CUDA library mapped; -d PID shows any process");
     }
     let denied = found.iter().filter(|pid| !may_read_memory(**pid)).count();
     if denied > 0 {
         let denied = count(denied as u64, "process", "processes");
-        note!("gpuprobe: the memory of {denied} may not be read, so frames are missing: {REMEDY}");
+        note!("gpuprobe: the memory of {denied} may not be read, so frames are missing: {}", remedy());
     }
     Ok(found.into_iter().map(Tgid).collect())
 }
 
 const REMEDY: &str = "run as root or with CAP_SYS_PTRACE";
+
+/// What to do if the memory of a process may not be read.
+fn remedy() -> &'static str {
+    let despite = "gpuprobe has CAP_SYS_PTRACE, but the process is protected or in another user namespace";
+    if may_read_others() { despite } else { REMEDY }
+}
 
 fn check_process(pid: u32) -> Result<()> {
     if let Some(process) = process_of_thread(pid) {
@@ -95,7 +100,7 @@ fn check_process(pid: u32) -> Result<()> {
         bail!("there is no process {pid}");
     }
     if !may_read_memory(pid) {
-        bail!("the memory of process {pid} may not be read: {REMEDY}");
+        bail!("the memory of process {pid} may not be read: {}", remedy());
     }
     Ok(())
 }
