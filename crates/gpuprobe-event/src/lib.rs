@@ -3,6 +3,7 @@
 //! Nothing here uses BPF, the Linux kernel or the network; the only I/O is reading and writing trace files.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod catalogue;
 pub mod container;
 mod copy_kind;
