@@ -110,14 +110,43 @@ int faults_load(void)
 	return faults_state;
 }
 
+/* Frames of different sizes come and go while it spins, as they do in libcuda: a stack that is copied meanwhile does
+ * not fit to registers that were saved before. */
+__attribute__((noinline)) static unsigned long look(unsigned long seed)
+{
+	volatile unsigned char seen[64];
+
+	for (unsigned int i = 0; i < sizeof(seen); i++)
+		seen[i] = (unsigned char)(seed + i);
+	return seen[seed % sizeof(seen)];
+}
+
+__attribute__((noinline)) static unsigned long look_twice(unsigned long seed)
+{
+	volatile unsigned char seen[200];
+
+	seen[seed % sizeof(seen)] = 1;
+	return look(seed * 3) + look(seed ^ 5) + seen[seed % sizeof(seen)];
+}
+
+__attribute__((noinline)) static unsigned long look_deeper(unsigned long seed)
+{
+	volatile unsigned char seen[1000];
+
+	seen[seed % sizeof(seen)] = 1;
+	return look_twice(seed + 1) + look(seed + 2) + seen[seed % sizeof(seen)];
+}
+
 static void spin_us(unsigned long us)
 {
 	struct timespec start, now;
+	unsigned long seed = us;
 
 	clock_gettime(CLOCK_MONOTONIC, &start);
-	do
+	do {
+		seed += look_deeper(seed);
 		clock_gettime(CLOCK_MONOTONIC, &now);
-	while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < (long)us * 1000);
+	} while ((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec < (long)us * 1000);
 }
 
 static void wait_us(unsigned long us)

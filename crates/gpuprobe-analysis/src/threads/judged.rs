@@ -25,8 +25,10 @@ impl<'t> JudgedThread<'t> {
     pub(super) fn of(thread: &'t SampledThread, tgid: Tgid) -> Option<Self> {
         let (first, last) = (thread.samples.first()?, thread.samples.last()?);
         let from_last = || thread.samples.iter().rev();
+        let in_call = |sample: &&ThreadSample| call_of(&sample.stack).is_some();
         let sample = from_last()
-            .find(|sample| call_of(&sample.stack).is_some())
+            .find(|sample| in_call(sample) && is_readable(sample))
+            .or_else(|| from_last().find(in_call))
             .or_else(|| from_last().find(|sample| is_readable(sample)))
             .unwrap_or(last);
         let call = call_of(&sample.stack);

@@ -35,6 +35,24 @@ pub(crate) struct NativeStack {
     memory: Vec<Option<u64>>,
 }
 
+/// Where a thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// In no GPU call.
+    Outside,
+    In(CallPlace),
+    /// In a GPU call whose caller could not be determined.
+    Unclear,
+}
+
+/// A GPU call on a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CallPlace {
+    pub(crate) return_address: u64,
+    /// Where the return address is kept.
+    slot: u64,
+}
+
 /// The Python frames of a thread.
 #[derive(Debug)]
 pub(crate) struct WalkedPython {
@@ -193,11 +211,17 @@ impl ThreadResolver {
         (ThreadStack { frames, incomplete, is_torn, gpu_call }, state)
     }
 
-    /// Where the outermost GPU call returns to; `None` if the thread is in none.
-    pub(crate) fn return_address(&mut self, tgid: Tgid, native: &NativeStack) -> Option<u64> {
+    /// Where the outermost GPU call is on the stack.
+    pub(crate) fn placement(&mut self, tgid: Tgid, native: &NativeStack) -> Placement {
+        let Stack { addresses, slots, end } = &native.unwound;
+        let is_complete = *end == StackEnd::Complete;
         let named = self.named(tgid, native);
-        let (index, ..) = outermost_gpu_call(&named, native.unwound.end == StackEnd::Complete)?;
-        native.unwound.addresses.get(index + 1).copied()
+        let Some((index, ..)) = outermost_gpu_call(&named, is_complete) else { return Placement::Outside };
+        let caller = addresses.get(index + 1).copied().zip(slots.get(index + 1).copied().flatten());
+        match caller {
+            Some((return_address, slot)) if is_complete => Placement::In(CallPlace { return_address, slot }),
+            _ => Placement::Unclear,
+        }
     }
 
     fn named(&mut self, tgid: Tgid, native: &NativeStack) -> Vec<Vec<Frame>> {

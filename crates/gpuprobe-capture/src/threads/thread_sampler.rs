@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gpuprobe_event::{Tgid, ThreadSample, ThreadStack, Tid};
 
 use crate::error::CaptureError;
 use crate::threads::return_watch::ReturnWatch;
 use crate::threads::thread_iterator::{RawThread, ThreadIterator};
-use crate::threads::thread_resolver::{SharedNative, SharedPython, ThreadResolver, hash_of};
+use crate::threads::thread_resolver::{
+    CallPlace, Placement, SharedNative, SharedPython, ThreadResolver, hash_of,
+};
 
 /// Bits of the state of a task in the Linux kernel.
 const INTERRUPTIBLE: u32 = 1;
@@ -19,6 +22,10 @@ const TRACED: u32 = 8;
 const LONGEST_NAME: usize = 128;
 /// Threads whose returns are watched: each needs a descriptor.
 const MOST_WATCHED: usize = 512;
+/// How often a thread that runs is looked at again in a round, until its stack shows a GPU call where it was seen before.
+const LOOKS: u32 = 8;
+/// Longer than the interval of the timer interrupt, which is when the registers of a thread that runs are saved.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// The threads of one process.
 #[derive(Debug)]
@@ -64,6 +71,8 @@ struct Thread {
     samples: Vec<UnnamedSample>,
     last_round: u64,
     watch: Option<ReturnWatch>,
+    /// Where GPU calls were seen on its stack while it ran.
+    places: Vec<CallPlace>,
 }
 
 /// A sample before its frames are named, which may take long.
@@ -111,14 +120,63 @@ impl ThreadSampler {
             self.resolver.observe(tgid, threads);
         }
         for thread in &raw {
-            self.take(thread);
+            let key = key_of(thread);
+            let sample = self.sample_of(thread);
+            let kept = self.threads.entry(key).or_insert_with(|| Thread::new(text_of(&thread.head.name)));
+            kept.last_round = self.rounds;
+            kept.samples.push(sample);
+        }
+        self.look_again()
+    }
+
+    /// The registers of a thread that runs are those of its last interrupt, and its stack has changed since, so that its
+    /// frames may be wrong. A GPU call that lasts is seen at the same place again.
+    fn look_again(&mut self) -> Result<(), CaptureError> {
+        let now = self.rounds;
+        let keys = self.threads.iter().filter(|(_, thread)| thread.last_round == now).map(|(key, _)| *key);
+        let mut unclear: HashSet<ThreadKey> = keys.collect();
+        unclear.retain(|key| !self.is_clear(*key));
+        for _ in 0..LOOKS {
+            if unclear.is_empty() {
+                break;
+            }
+            std::thread::sleep(BETWEEN_LOOKS);
+            let mut processes: Vec<Tgid> = unclear.iter().map(|(tgid, ..)| *tgid).collect();
+            processes.sort_unstable();
+            processes.dedup();
+            let (raw, _) = self.iterator.read(&processes)?;
+            for thread in raw.iter().filter(|thread| unclear.contains(&key_of(thread))) {
+                let sample = self.sample_of(thread);
+                let kept = self.threads.get_mut(&key_of(thread)).and_then(|kept| kept.samples.last_mut());
+                if let Some(last) = kept {
+                    *last = sample;
+                }
+            }
+            unclear.retain(|key| !self.is_clear(*key));
         }
         Ok(())
     }
 
-    fn take(&mut self, raw: &RawThread) {
+    /// Whether the last sample of a thread says where it is.
+    fn is_clear(&mut self, key: ThreadKey) -> bool {
+        let Some(thread) = self.threads.get_mut(&key) else { return true };
+        let Some(last) = thread.samples.last().filter(|last| last.state == 'R') else { return true };
+        match self.resolver.placement(key.0, &last.native) {
+            Placement::Outside => true,
+            Placement::Unclear => false,
+            Placement::In(place) => {
+                let is_known = thread.places.contains(&place);
+                if !is_known {
+                    thread.places.push(place);
+                }
+                is_known
+            }
+        }
+    }
+
+    fn sample_of(&mut self, raw: &RawThread) -> UnnamedSample {
         let head = &raw.head;
-        let key = (Tgid(head.tgid), Tid(head.tid), head.begun_ns);
+        let key = key_of(raw);
         let state = state_of(head.state);
         let is_asleep = matches!(state, 'S' | 'D');
         let registers = (head.instruction_pointer, head.stack_pointer, head.frame_pointer, head.preserved);
@@ -136,7 +194,7 @@ impl ThreadSampler {
             let channel = is_asleep.then(|| wait_channel(key.0, key.1)).flatten();
             (native, python, channel)
         });
-        let sample = UnnamedSample {
+        UnnamedSample {
             at_ns: head.at_ns,
             state,
             // what a running thread entered the Linux kernel for may be over
@@ -147,27 +205,19 @@ impl ThreadSampler {
             seen,
             native,
             python,
-        };
-        let name = || text_of(&head.name);
-        let thread = self.threads.entry(key).or_insert_with(|| Thread {
-            name: name(),
-            samples: Vec::new(),
-            last_round: 0,
-            watch: None,
-        });
-        thread.last_round = self.rounds;
-        thread.samples.push(sample);
+        }
     }
 
-    /// Watches from now on whether the GPU calls of the last sample return. This needs names, so the first time may take
-    /// long.
+    /// Watches from now on whether the GPU calls of the last sample return, for threads that are not watched yet. This
+    /// needs names, so the first time may take long.
     pub fn watch_returns(&mut self) {
-        let mut watched = 0;
+        let mut watched = self.threads.values().filter(|thread| thread.watch.is_some()).count();
         for ((tgid, tid, _), thread) in &mut self.threads {
-            let Some(last) = thread.samples.last().filter(|_| watched < MOST_WATCHED) else { continue };
-            let address = self.resolver.return_address(*tgid, &last.native);
+            let is_open = watched < MOST_WATCHED && thread.watch.is_none();
+            let Some(last) = thread.samples.last().filter(|_| is_open) else { continue };
+            let Placement::In(place) = self.resolver.placement(*tgid, &last.native) else { continue };
             // without a breakpoint, what the samples show decides
-            thread.watch = address.and_then(|address| ReturnWatch::set(*tid, address).ok());
+            thread.watch = ReturnWatch::set(*tid, place.return_address).ok();
             watched += usize::from(thread.watch.is_some());
         }
     }
@@ -206,6 +256,16 @@ impl ThreadSampler {
         self.rounds = 0;
         processes.into_values().collect()
     }
+}
+
+impl Thread {
+    fn new(name: String) -> Self {
+        Self { name, samples: Vec::new(), last_round: 0, watch: None, places: Vec::new() }
+    }
+}
+
+fn key_of(raw: &RawThread) -> ThreadKey {
+    (Tgid(raw.head.tgid), Tid(raw.head.tid), raw.head.begun_ns)
 }
 
 /// Stacks that were named already. Samples that saw the same share them.

@@ -41,11 +41,11 @@ impl ThreadVerdict {
             return Self::Unknown;
         }
         let readable: Vec<&ThreadSample> = all.iter().copied().filter(|s| is_readable(s)).collect();
-        let has_call = readable.iter().any(|sample| call_of(&sample.stack).is_some());
+        let has_call = all.iter().any(|sample| call_of(&sample.stack).is_some());
         match thread.has_returned {
             Some(true) => return Self::Moving,
             // also if other threads change what its callers see
-            Some(false) if is_in_one_place_of_call(&readable) => return Self::Stuck.if_long_enough(&all),
+            Some(false) if is_mostly_in_one_place(&readable) => return Self::Stuck.if_long_enough(&all),
             _ => {}
         }
         match lasts_longer(thread, span_ns(&all)) {
@@ -85,8 +85,7 @@ pub(super) fn cpu_share(first: &ThreadSample, last: &ThreadSample) -> Option<f64
 /// Whether a sample says where the thread is. The stack of a running thread may be cut where its registers and its
 /// memory do not fit together, and then the GPU call may be among the frames that are missing.
 pub(super) fn is_readable(sample: &ThreadSample) -> bool {
-    let stack = &sample.stack;
-    !stack.is_torn || stack.incomplete.is_none() || call_of(stack).is_some()
+    !sample.stack.is_torn || sample.stack.incomplete.is_none()
 }
 
 fn span_ns(samples: &[&ThreadSample]) -> u64 {
@@ -98,6 +97,23 @@ fn span_ns(samples: &[&ThreadSample]) -> u64 {
 fn is_in_one_place_of_call(samples: &[&ThreadSample]) -> bool {
     let calls: Option<Vec<&GpuCall>> = samples.iter().map(|sample| call_of(&sample.stack)).collect();
     calls.is_some_and(|calls| !calls.is_empty() && all_equal(calls.into_iter().map(identity)))
+}
+
+/// The same, apart from some samples of a thread that ran: their frames may be wrong.
+fn is_mostly_in_one_place(samples: &[&ThreadSample]) -> bool {
+    let place = |sample: &ThreadSample| {
+        call_of(&sample.stack).map(|call| (call.api, call.function.clone(), call.slot))
+    };
+    let Some(most) = samples
+        .iter()
+        .filter_map(|sample| place(sample))
+        .max_by_key(|found| samples.iter().filter(|sample| place(sample).as_ref() == Some(found)).count())
+    else {
+        return false;
+    };
+    let (same, other): (Vec<&ThreadSample>, Vec<&ThreadSample>) =
+        samples.iter().partition(|sample| place(sample).as_ref() == Some(&most));
+    same.len() > other.len() && same.len() > 1 && other.iter().all(|sample| sample.stack.is_torn)
 }
 
 fn is_in_one_call(samples: &[&ThreadSample]) -> bool {

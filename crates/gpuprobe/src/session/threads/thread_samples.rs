@@ -26,7 +26,8 @@ pub(crate) fn sample(
         let due = BETWEEN * round;
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
         sampler.sample(processes)?;
-        if round == 0 && samples > 1 {
+        // a later watch would see too little
+        if round <= samples / 4 && samples > 1 {
             sampler.watch_returns();
         }
     }
