@@ -12,6 +12,7 @@
  * - linux/: system calls on NVIDIA devices, Linux functions and tracepoints, unified memory, XIDs.
  * - call/: entry and return of library functions, which use memory/ and gpu_ops/, and processes.
  * - threads/: samples of threads, which need no probes.
+ * - agent/: batches of the agent inside a process.
  */
 #include "call/bare_programs.bpf.h"
 #include "linux/device_syscalls.bpf.h"
@@ -25,6 +26,7 @@
 #include "core/btf_types.bpf.h"
 #include "linux/xid.bpf.h"
 #include "threads/thread_samples.bpf.h"
+#include "agent/agent_batches.bpf.h"
 
 SEC("uprobe.session")
 int call_session(struct pt_regs *ctx)

@@ -115,6 +115,7 @@ enum gp_loss {
 	GP_LOSS_FAILURES_FULL,
 	GP_LOSS_OWNER_UNKNOWN,
 	GP_LOSS_UNREAD_PYTHON,
+	GP_LOSS_LOST_GPU_TIMES,
 	GP_LOSS_CAUSES,
 };
 
@@ -474,6 +475,7 @@ struct gp_file {
 
 #include "wire/kmod.h"
 #include "wire/python.h"
+#include "wire/agent.h"
 #include "wire/config.h"
 
 #endif

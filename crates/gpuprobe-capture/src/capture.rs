@@ -28,6 +28,7 @@ use crate::load::config::CaptureConfig;
 use crate::load::hooks::{LinuxFunctionHook, TracepointHook, Unprobed};
 use crate::load::loader::load;
 use crate::load::requirements::check;
+use crate::ring::agent_ring::AgentRing;
 use crate::ring::batch::{Answer, Batch, Ending, PausedProcess};
 use crate::ring::cuda_kernel_names::proven_word;
 use crate::ring::decoder::Decoder;
@@ -40,6 +41,7 @@ use crate::tables::table_reader::TableReader;
 use crate::wire::object_handles::handle_of;
 use crate::wire::{MapName, from_bytes};
 
+mod agents;
 mod interpreters;
 
 mod memory;
@@ -53,6 +55,8 @@ pub struct Capture {
     attacher: Attacher,
     ring: RingReader,
     tables: TableReader,
+    /// Only for GPU times.
+    agents: Option<AgentRing>,
     clock: Clock,
     /// When observation ended, in nanoseconds since the start.
     stopped_ns: Option<u64>,
@@ -95,8 +99,10 @@ impl Capture {
             Box::new(FileResolver::new(config.names, has_stacks, python_ring)),
         );
         decoder.graphs.has_rows = counted.launch_rows();
+        let agent_map = config.gpu_time.then(|| handle_of(&object, MapName::AgentBatches)).transpose()?;
         Ok(Self {
             attacher,
+            agents: agent_map.as_ref().map(AgentRing::open).transpose()?,
             ring: RingReader::open(Rc::clone(&object), decoder)?,
             tables: TableReader::new(object, counted, config.sites, config.tensors),
             clock,
@@ -222,6 +228,7 @@ impl Capture {
     /// Waits for records, for one of the other descriptors, or for the timeout.
     pub fn wait(&self, others: &[BorrowedFd<'_>], timeout: Duration) {
         let mut all = vec![self.attacher.uprobes.helper_fd()];
+        all.extend(self.agents.as_ref().map(AgentRing::fd));
         all.extend_from_slice(others);
         self.ring.wait(&all, timeout);
     }
@@ -299,6 +306,8 @@ impl Capture {
         losses.add(LossCause::UnreadPython, self.ring.decoder.unread_python() + self.refused_pythons);
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
         losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
+        let of_agents = self.agents.as_ref().map(AgentRing::losses).unwrap_or_default();
+        of_agents.iter().for_each(|(cause, count)| losses.add(cause, count));
         Ok(losses)
     }
 

@@ -58,6 +58,7 @@ pub use measure::seen_calls::SeenCalls;
 pub use measure::workload::Workload;
 pub use nvml::nvml_library::trusted_nvml;
 pub use nvml::nvml_thread::{NVML_LIBRARY, Nvml, NvmlVersions, nvml_versions};
+pub use ring::agent_ring::{AgentContent, AgentReport};
 pub use ring::batch::{Answer, Batch, Ending, PausedProcess};
 pub use ring::mapping_events::{Mappings, NewMappings};
 pub use ring::mapping_record::Mapped;

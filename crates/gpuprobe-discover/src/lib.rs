@@ -36,8 +36,9 @@ pub use probe_point::{
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
-    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
-    pod_of, uses_cuda_malloc_async, variable_at_start,
+    AgentLibrary, CONTAINER_LOGS, CuptiLibrary, GpuTimeLibraries, Loader, Memory, ProcessFile, ProcessMemory,
+    RequestPoint, container_named, container_of, gpu_time_libraries, loader_of, offset_in_file, pod_of,
+    uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

@@ -20,6 +20,7 @@ struct gp_types {
 	struct gp_out_of_memory_record out_of_memory_record;
 	struct gp_xid_record xid_record;
 	struct gp_thread_sample thread_sample;
+	struct gp_agent_record agent_record;
 
 	enum gp_length length;
 	enum gp_device device;
@@ -38,6 +39,7 @@ struct gp_types {
 	enum gp_graph_change graph_change;
 	enum gp_python_length python_length;
 	enum gp_python_end python_end;
+	enum gp_agent_probe agent_probe;
 	enum gp_process_change process_change;
 
 	enum gp_pause_flags pause_flags;

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use gpuprobe_discover::RequestPoint;
+use gpuprobe_event::Tgid;
 use libbpf_rs::libbpf_sys::{self, bpf_link_create_opts, perf_event_attr};
 
 use crate::host::linux_support::EVENT_SOURCES;
@@ -12,14 +14,19 @@ use crate::host::linux_support::EVENT_SOURCES;
 /// An attached probe or group of probes. Closing the descriptors detaches it.
 #[derive(Debug)]
 pub(crate) struct BpfLink {
-    _link: OwnedFd,
+    _link: Option<OwnedFd>,
     _event: Option<OwnedFd>,
     is_return: bool,
 }
 
 impl BpfLink {
     pub(crate) fn of(link: OwnedFd) -> Self {
-        Self { _link: link, _event: None, is_return: false }
+        Self { _link: Some(link), _event: None, is_return: false }
+    }
+
+    /// A probe without a program.
+    pub(crate) fn of_event(event: OwnedFd) -> Self {
+        Self { _link: None, _event: Some(event), is_return: false }
     }
 
     pub(crate) fn at_return(self, is_return: bool) -> Self {
@@ -80,26 +87,38 @@ pub(crate) fn event(source: &str, of: u64, offset: u64, is_return: bool) -> io::
     const EVERY_PROCESS: libc::pid_t = -1;
     // these events are not bound to a CPU, but the system call requires one
     const FIRST_CPU: libc::c_int = 0;
+    let config = if is_return { 1 << described(source, "format/retprobe", "config:")? } else { 0 };
+    open_event(source, config, of, offset, (EVERY_PROCESS, FIRST_CPU))
+}
+
+/// A perf event at a function of a file in one process, which counts in a semaphore that it is attached.
+pub(crate) fn semaphore_event(path: u64, point: RequestPoint, tgid: Tgid) -> io::Result<OwnedFd> {
+    const EVERY_CPU: libc::c_int = -1;
+    // the bits of `config` from this one on are the file offset of the semaphore
+    const FIRST_BIT: u32 = 32;
+    let semaphore = u32::try_from(point.semaphore).map_err(io::Error::other)?;
+    let config = u64::from(semaphore) << FIRST_BIT;
+    open_event("uprobe", config, path, point.function, (tgid.0.cast_signed(), EVERY_CPU))
+}
+
+fn open_event(
+    source: &str,
+    config: u64,
+    of: u64,
+    offset: u64,
+    (pid, cpu): (libc::pid_t, libc::c_int),
+) -> io::Result<OwnedFd> {
     const NO_GROUP: libc::c_int = -1;
     const CLOSE_ON_EXEC: libc::c_ulong = 8;
     let mut attr = perf_event_attr { type_: described(source, "type", "")?, ..perf_event_attr::default() };
     attr.size = size_of::<perf_event_attr>() as u32;
-    if is_return {
-        attr.config = 1 << described(source, "format/retprobe", "config:")?;
-    }
+    attr.config = config;
     attr.__bindgen_anon_3.uprobe_path = of;
     attr.__bindgen_anon_4.probe_offset = offset;
     // SAFETY: the attributes, and the path that they may point to, are valid for the call, which makes a new
     // descriptor or fails.
     let fd = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attr,
-            EVERY_PROCESS,
-            FIRST_CPU,
-            NO_GROUP,
-            CLOSE_ON_EXEC,
-        )
+        libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, cpu, NO_GROUP, CLOSE_ON_EXEC)
     };
     let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
         return Err(io::Error::last_os_error());

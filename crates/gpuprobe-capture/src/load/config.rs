@@ -32,6 +32,8 @@ pub struct CaptureConfig {
     pub call_sites: bool,
     /// Account for the tensors of frameworks, up to as many as `live_entries`.
     pub tensors: bool,
+    /// Read what agents inside of processes report about their GPUs.
+    pub gpu_time: bool,
     /// Find the names of CUDA kernels.
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
@@ -97,6 +99,7 @@ impl Default for CaptureConfig {
             sites: false,
             call_sites: false,
             tensors: false,
+            gpu_time: false,
             names: false,
             launches: false,
             copies: false,

@@ -6,7 +6,7 @@ use super::config::CaptureConfig;
 use super::hooks::first_row as first_tracepoint_row;
 use super::libbpf_log::{last_lines, with_log};
 use super::map_sizes::max_entries;
-use super::probe_programs::{entry_count_program, programs, tensor_program};
+use super::probe_programs::{agent_program, entry_count_program, programs, tensor_program};
 use crate::error::CaptureError;
 use crate::host::clock::boottime_ns;
 use crate::host::machine_checks::may_write_back;
@@ -89,6 +89,9 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
             }
             ProgramName::TensorMulti | ProgramName::TensorPerf => {
                 config.tensors && tensor_program(tier).0 == name
+            }
+            ProgramName::AgentMulti | ProgramName::AgentPerf => {
+                config.gpu_time && agent_program(tier).0 == name
             }
             // those for Linux functions and tracepoints are loaded in a second object, see `second_object.rs`
             _ => wanted.iter().any(|(wanted, _)| *wanted == name),

@@ -27,6 +27,8 @@ const PARTS_PER_ALLOCATION: u32 = 8;
 
 /// The ring of Python frames: several hundred stacks.
 const PYTHON_BYTES: u32 = 1 << 20;
+/// Some seconds of a busy GPU: 100,000 CUDA kernels.
+const AGENT_BYTES: u32 = 16 << 20;
 
 /// The size of a map for GPU operations. Unused maps have the smallest possible size.
 fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
@@ -57,6 +59,7 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
     Some(match map {
         MapName::Calls => config.ring_bytes,
         MapName::PythonStacks if config.finds_sites() || config.stacks => PYTHON_BYTES,
+        MapName::AgentBatches if config.gpu_time => AGENT_BYTES,
         MapName::Live => config.live_entries,
         MapName::Physical | MapName::Handles | MapName::Mapped => {
             config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL)

@@ -81,3 +81,11 @@ pub(crate) fn tensor_program(tier: Tier) -> &'static (ProgramName, UprobeKind) {
         Tier::Perf => &(ProgramName::TensorPerf, UprobeKind::Perf),
     }
 }
+
+/// The program that copies the batches of agents.
+pub(crate) fn agent_program(tier: Tier) -> &'static (ProgramName, UprobeKind) {
+    match tier {
+        Tier::Session | Tier::Multi => &(ProgramName::AgentMulti, UprobeKind::Multi),
+        Tier::Perf => &(ProgramName::AgentPerf, UprobeKind::Perf),
+    }
+}

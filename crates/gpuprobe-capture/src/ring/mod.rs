@@ -1,5 +1,6 @@
 //! Reads ring buffers, those of the BPF programs and those of perf, and decodes their records to events.
 
+pub(crate) mod agent_ring;
 pub(crate) mod backlog;
 pub(crate) mod batch;
 pub(crate) mod call_effects;

@@ -172,6 +172,17 @@ impl<'f> Elf<'f> {
         })
     }
 
+    /// The file offset of a variable at an address; `None` unless it is writable and in the file.
+    pub(crate) fn data_offset(&self, address: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let writable =
+                segment.p_type.get(LE) == elf::PT_LOAD && segment.p_flags.get(LE).contains(elf::PF_W);
+            let within = address.checked_sub(segment.p_vaddr.get(LE))?;
+            (writable && within < segment.p_filesz.get(LE))
+                .then(|| segment.p_offset.get(LE).wrapping_add(within))
+        })
+    }
+
     /// The inverse of [`Elf::code_offset`].
     pub(crate) fn code_address(&self, offset: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {

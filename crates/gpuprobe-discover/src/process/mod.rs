@@ -1,5 +1,6 @@
 //! Reads what /proc says about one process: its mapped code, memory, environment, dynamic loader, container and pod.
 
+mod agent_library;
 mod container;
 mod environ;
 mod loader;
@@ -9,6 +10,9 @@ mod pods;
 mod process_memory;
 mod torch_backend;
 
+pub use agent_library::{
+    AgentLibrary, CuptiLibrary, GpuTimeLibraries, ProcessFile, RequestPoint, gpu_time_libraries,
+};
 pub use container::{container_named, container_of};
 pub use environ::variable_at_start;
 pub(crate) use environ::{at_start as environment_at_start, current as current_environment};

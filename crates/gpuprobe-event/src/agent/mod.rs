@@ -11,14 +11,39 @@ pub use record::{
 
 /// The file name of the agent's library.
 pub const LIBRARY: &str = "libgpuprobe_agent.so";
-/// The function that the agent calls with the address of a batch and its length in bytes. While it is probed, the
-/// agent collects.
+/// The function that the agent calls with the address of a batch and its length in bytes. It does nothing; probes read
+/// the batch.
 pub const EMIT: &str = "gpuprobe_agent_emit";
-/// Counts the probes of `EMIT`. The Linux kernel changes it when a probe is attached or removed.
-pub const EMIT_SEMAPHORE: &str = "gpuprobe_agent_emit_semaphore";
-/// Never called. While it is probed, the agent records each node of a CUDA graph, and not the graph as a whole.
-pub const NODES: &str = "gpuprobe_agent_nodes";
-pub const NODES_SEMAPHORE: &str = "gpuprobe_agent_nodes_semaphore";
-/// Never called. While it is probed, the agent leaves CUPTI to another user of it.
-pub const LET_GO: &str = "gpuprobe_agent_let_go";
-pub const LET_GO_SEMAPHORE: &str = "gpuprobe_agent_let_go_semaphore";
+
+/// What gpuprobe asks the agent of one process for. Each is a function that is never called, and a counter of the probes
+/// on it, which the Linux kernel changes when a probe is attached or removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AgentRequest {
+    /// Collect.
+    Collect,
+    /// Record each node of a CUDA graph, and not the graph as a whole.
+    Nodes,
+    /// Leave CUPTI to another user of it.
+    LetGo,
+}
+
+impl AgentRequest {
+    pub const ALL: [Self; 3] = [Self::Collect, Self::Nodes, Self::LetGo];
+
+    pub fn function(self) -> &'static str {
+        match self {
+            Self::Collect => "gpuprobe_agent_collect",
+            Self::Nodes => "gpuprobe_agent_nodes",
+            Self::LetGo => "gpuprobe_agent_let_go",
+        }
+    }
+
+    /// The symbol of the counter.
+    pub fn semaphore(self) -> &'static str {
+        match self {
+            Self::Collect => "gpuprobe_agent_collect_semaphore",
+            Self::Nodes => "gpuprobe_agent_nodes_semaphore",
+            Self::LetGo => "gpuprobe_agent_let_go_semaphore",
+        }
+    }
+}

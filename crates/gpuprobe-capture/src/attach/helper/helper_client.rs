@@ -14,7 +14,7 @@ use libbpf_rs::Object;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
-use crate::attach::helper::request::{Probes, Request, parse_answer};
+use crate::attach::helper::request::{Probes, Request, Semaphore, parse_answer};
 use crate::error::CaptureError;
 use crate::host::support::Tier;
 use crate::wire::object_handles::{map_of, programs_of};
@@ -118,6 +118,11 @@ impl HelperClient {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "its file system does not answer"));
         }
         self.answer()
+    }
+
+    /// Raises a semaphore until its link is detached.
+    pub(crate) fn raise(&mut self, semaphore: Semaphore) -> io::Result<LinkId> {
+        self.ask(&Request::Raise(semaphore))
     }
 
     /// Detaches links and waits for it. If the helper has exited, they are detached already.

@@ -72,6 +72,9 @@ impl HelperServer {
                 None => return HelperEnd::ClientExited,
                 Some(Some(Request::Done)) => return HelperEnd::Done,
                 Some(Some(Request::Attach(probes))) => self.attach(&probes),
+                Some(Some(Request::Raise(semaphore))) => {
+                    uprobe_link::raise(&semaphore).map(|link| self.add(link))
+                }
                 Some(Some(Request::Detach(links))) => {
                     close_all(self.taken(&links));
                     Ok(0)
@@ -94,9 +97,13 @@ impl HelperServer {
         let _urgent = self.urgent.then(Urgent::begin);
         let program = self.programs.get(probes.program).ok_or(io::ErrorKind::InvalidInput)?;
         let link = uprobe_link::make(program.as_fd(), probes)?;
+        Ok(self.add(link))
+    }
+
+    fn add(&mut self, link: BpfLink) -> LinkId {
         self.made += 1;
         self.links.insert(self.made, link);
-        Ok(self.made)
+        self.made
     }
 
     fn taken(&mut self, links: &[LinkId]) -> Vec<BpfLink> {

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::OpenedFile;
+use gpuprobe_discover::{OpenedFile, RequestPoint};
+use gpuprobe_event::Tgid;
 
 use crate::load::probe_programs::UprobeKind;
 
@@ -29,10 +30,21 @@ pub(crate) struct Probes {
     pub(crate) points: Vec<(u64, u64)>,
 }
 
+/// A probe on a function that is never called. The Linux kernel adds one to a counter in the memory of the process while
+/// the probe is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Semaphore {
+    pub(crate) file: ProbedFile,
+    pub(crate) tgid: Tgid,
+    pub(crate) point: RequestPoint,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Answered by the number of the new link.
     Attach(Probes),
+    /// Answered by the number of the new link.
+    Raise(Semaphore),
     /// Answered when the links are detached.
     Detach(Vec<u64>),
     /// Answered at once.
@@ -48,12 +60,15 @@ impl Request {
             Self::Attach(Probes { program, kind, file: ProbedFile { path, expected }, points }) => {
                 let word =
                     UprobeKind::ALL.iter().find(|(known, _)| known == kind).map_or("", |(_, word)| word);
-                // in hex, because a path may contain any byte, also line ends
-                let path: String = path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+                let path = hex(path);
                 let points: String =
                     points.iter().map(|(offset, cookie)| format!(" {offset}:{cookie}")).collect();
-                let expected = expected.map_or_else(|| "any".to_owned(), expected_word);
+                let expected = expected_word(*expected);
                 format!("attach {program} {word} {path} {expected}{points}\n")
+            }
+            Self::Raise(Semaphore { file, tgid, point }) => {
+                let (path, expected) = (hex(&file.path), expected_word(file.expected));
+                format!("raise {path} {expected} {tgid} {} {}\n", point.function, point.semaphore)
             }
             Self::Detach(links) => format!("detach{}\n", numbers(links)),
             Self::DetachLater(links) => format!("detach-later{}\n", numbers(links)),
@@ -69,13 +84,14 @@ impl Request {
                 let program = words.next()?.parse().ok()?;
                 let word = words.next()?;
                 let kind = UprobeKind::ALL.iter().find(|(_, known)| *known == word)?.0;
-                let path = PathBuf::from(OsString::from_vec(unhex(words.next()?)?));
-                let expected = match words.next()? {
-                    "any" => None,
-                    word => Some(parse_expected(word)?),
-                };
+                let file = file(&mut words)?;
                 let points = words.map(point).collect::<Option<_>>()?;
-                Some(Self::Attach(Probes { program, kind, file: ProbedFile { path, expected }, points }))
+                Some(Self::Attach(Probes { program, kind, file, points }))
+            }
+            "raise" => {
+                let (file, tgid) = (file(&mut words)?, Tgid(words.next()?.parse().ok()?));
+                let (function, semaphore) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                Some(Self::Raise(Semaphore { file, tgid, point: RequestPoint { function, semaphore } }))
             }
             "detach" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::Detach),
             "detach-later" => words.map(|w| w.parse().ok()).collect::<Option<_>>().map(Self::DetachLater),
@@ -89,11 +105,28 @@ fn numbers(links: &[u64]) -> String {
     links.iter().map(|link| format!(" {link}")).collect()
 }
 
-fn expected_word(OpenedFile { dev, inode, size, owner }: OpenedFile) -> String {
-    format!("{dev}:{inode}:{size}:{owner}")
+/// In hex, because a path may contain any byte, also line ends.
+fn hex(path: &Path) -> String {
+    path.as_os_str().as_bytes().iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The inverse of [`expected_word`].
+/// The inverse of [`hex`] and [`expected_word`].
+fn file<'w>(words: &mut impl Iterator<Item = &'w str>) -> Option<ProbedFile> {
+    let path = PathBuf::from(OsString::from_vec(unhex(words.next()?)?));
+    let expected = match words.next()? {
+        "any" => None,
+        word => Some(parse_expected(word)?),
+    };
+    Some(ProbedFile { path, expected })
+}
+
+fn expected_word(expected: Option<OpenedFile>) -> String {
+    match expected {
+        None => "any".to_owned(),
+        Some(OpenedFile { dev, inode, size, owner }) => format!("{dev}:{inode}:{size}:{owner}"),
+    }
+}
+
 fn parse_expected(word: &str) -> Option<OpenedFile> {
     let mut numbers = word.split(':').map(|number| number.parse::<u64>().ok());
     let mut next = || numbers.next().flatten();
@@ -148,7 +181,11 @@ mod tests {
                 Request::Attach(Probes { program: 3, kind: *kind, file, points })
             })
             .collect();
+        let file = ProbedFile { path, expected: None };
+        let raise =
+            Semaphore { file, tgid: Tgid(7), point: RequestPoint { function: 1, semaphore: u64::MAX } };
         all.extend([
+            Request::Raise(raise),
             Request::Detach(vec![]),
             Request::Detach(vec![1, 22]),
             Request::DetachLater(vec![3]),
@@ -171,6 +208,8 @@ mod tests {
             "attach 1 magic 2f",
             "attach 1 multi 2f 1",
             "attach 1 multi 2",
+            "raise 2f any 1 2",
+            "raise 2f any x 2 3",
             "detach x",
         ] {
             assert_eq!(Request::parse(line), None, "{line:?}");

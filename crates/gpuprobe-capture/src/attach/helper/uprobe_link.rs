@@ -9,8 +9,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use gpuprobe_discover::OpenedFile;
 use libbpf_rs::libbpf_sys;
 
-use super::request::{ProbedFile, Probes};
-use crate::attach::bpf_link::{BpfLink, create, event, on_event, options};
+use super::request::{ProbedFile, Probes, Semaphore};
+use crate::attach::bpf_link::{BpfLink, create, event, on_event, options, semaphore_event};
 use crate::host::open_files::raise_limit;
 use crate::load::probe_programs::UprobeKind;
 
@@ -30,6 +30,14 @@ pub(crate) fn make(program: BorrowedFd<'_>, probes: &Probes) -> io::Result<BpfLi
     let is_return = probes.kind == UprobeKind::PerfReturn;
     let event = event("uprobe", path.as_ptr() as u64, offset, is_return)?;
     Ok(on_event(program, event, cookie)?.at_return(is_return))
+}
+
+/// Raises a semaphore until the link is closed.
+pub(crate) fn raise(semaphore: &Semaphore) -> io::Result<BpfLink> {
+    let file = open(&semaphore.file)?;
+    let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    raise_limit();
+    semaphore_event(path.as_ptr() as u64, semaphore.point, semaphore.tgid).map(BpfLink::of_event)
 }
 
 /// Opens a file if it is the expected one, and else fails with ENOENT.

@@ -333,7 +333,7 @@ pub(crate) fn attach_loader(
     )
 }
 
-fn link(
+pub(super) fn link(
     helper: &mut HelperClient,
     name: ProgramName,
     kind: UprobeKind,

@@ -10,6 +10,7 @@ use gpuprobe_discover::{FileId, Library, Loader, OpenedFile, ProbeCost, Target};
 use gpuprobe_event::{Api, FunctionId};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
+use super::agent_probes::AgentLinks;
 use super::detachable_probes::DetachableProbes;
 use super::library::{self, AttachOptions, Attached};
 use crate::attach::helper::helper_client::{HelperClient, LinkId};
@@ -34,6 +35,7 @@ pub(crate) struct UprobeAttacher {
     pub(super) object: Rc<Object>,
     pub(super) attached: HashMap<LibraryKey, Attached>,
     loaders: HashMap<FileId, LinkId>,
+    pub(super) agents: AgentLinks,
     pub(super) detachable: DetachableProbes,
     tier: Tier,
     entry_only: bool,
@@ -57,6 +59,7 @@ impl UprobeAttacher {
             object,
             attached: HashMap::new(),
             loaders: HashMap::new(),
+            agents: AgentLinks::default(),
             detachable: DetachableProbes::new(config.detachable),
             tier,
             entry_only: config.entry_only,
@@ -191,7 +194,7 @@ impl UprobeAttacher {
     pub(crate) fn detach_all(&mut self) {
         let loaders = self.loaders.drain().map(|(_, link)| link);
         let libraries = self.attached.drain().flat_map(|(_, attached)| attached.into_links());
-        self.helper.detach(loaders.chain(libraries).collect());
+        self.helper.detach(self.agents.drain().into_iter().chain(loaders).chain(libraries).collect());
     }
 
     /// Whether this dynamic loader is probed.

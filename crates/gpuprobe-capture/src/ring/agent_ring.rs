@@ -1,0 +1,171 @@
+//! Reads the ring of batches that agents inside of processes report.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use gpuprobe_event::agent::{AgentRecord, BatchDecoder};
+use gpuprobe_event::{LossCause, Losses, Tgid, Tid};
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+
+use crate::error::CaptureError;
+use crate::wire::{from_bytes, gp_agent_record, number};
+
+/// What came from a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentReport {
+    pub tgid: Tgid,
+    /// The thread it came from.
+    pub tid: Tid,
+    pub content: AgentContent,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentContent {
+    Records(Vec<AgentRecord>),
+    /// The thread begins to use CUPTI.
+    UsesCupti,
+}
+
+/// The ring, and what is known of the agents.
+pub(crate) struct AgentRing {
+    ring: RingBuffer<'static>,
+    received: Rc<RefCell<Received>>,
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    reports: Vec<AgentReport>,
+    agents: HashMap<Tgid, Agent>,
+    losses: Losses,
+}
+
+/// What the last batch of an agent said.
+#[derive(Debug, Default)]
+struct Agent {
+    sequence: Option<u64>,
+    dropped: u64,
+    unknown: u64,
+}
+
+impl std::fmt::Debug for AgentRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentRing").field("received", &self.received).finish_non_exhaustive()
+    }
+}
+
+impl AgentRing {
+    pub(crate) fn open(map: &MapHandle) -> Result<Self, CaptureError> {
+        let received: Rc<RefCell<Received>> = Rc::default();
+        let taker = Rc::clone(&received);
+        let mut builder = RingBufferBuilder::new();
+        let take = move |bytes: &[u8]| {
+            taker.borrow_mut().take(bytes);
+            0
+        };
+        builder.add(map, take).map_err(CaptureError::bpf(READ))?;
+        Ok(Self { ring: builder.build().map_err(CaptureError::bpf(READ))?, received })
+    }
+
+    /// Readable when there are batches.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor belongs to the ring buffer, which lives as long as the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+    }
+
+    pub(crate) fn read(&self) -> Result<Vec<AgentReport>, CaptureError> {
+        self.ring.consume().map_err(CaptureError::bpf(READ))?;
+        Ok(std::mem::take(&mut self.received.borrow_mut().reports))
+    }
+
+    pub(crate) fn forget(&self, tgid: Tgid) {
+        self.received.borrow_mut().agents.remove(&tgid);
+    }
+
+    /// Records that were lost before they came here, and batches that are none.
+    pub(crate) fn losses(&self) -> Losses {
+        self.received.borrow().losses.clone()
+    }
+}
+
+const READ: &str = "read the ring buffer of agents";
+
+impl Received {
+    fn take(&mut self, bytes: &[u8]) {
+        let Some((head, rest)) = bytes.split_at_checked(size_of::<gp_agent_record>()) else {
+            self.losses.add(LossCause::Undecodable, 1);
+            return;
+        };
+        let head: gp_agent_record = from_bytes(head);
+        let (tgid, tid) = (Tgid(head.tgid), Tid(head.tid));
+        let content = if head.probe == number::AGENT_EMIT {
+            let batch = rest.get(..head.length as usize).unwrap_or(rest);
+            self.records(tgid, batch).map(AgentContent::Records)
+        } else {
+            Some(AgentContent::UsesCupti)
+        };
+        match content {
+            Some(content) => self.reports.push(AgentReport { tgid, tid, content }),
+            None => self.losses.add(LossCause::Undecodable, 1),
+        }
+    }
+
+    fn records(&mut self, tgid: Tgid, batch: &[u8]) -> Option<Vec<AgentRecord>> {
+        let mut decoder = BatchDecoder::new(batch).ok()?;
+        let records = decoder.by_ref().collect();
+        let header = decoder.header;
+        let agent = self.agents.entry(tgid).or_default();
+        // what was dropped before the first batch is not ours
+        let is_first = agent.sequence.is_none();
+        let gap = |new: u64, old: u64| if is_first { 0 } else { new.saturating_sub(old) };
+        self.losses.add(LossCause::LostGpuTimes, gap(header.dropped, agent.dropped));
+        self.losses.add(LossCause::Undecodable, decoder.skipped + gap(header.unknown, agent.unknown));
+        *agent = Agent { sequence: Some(header.sequence), dropped: header.dropped, unknown: header.unknown };
+        Some(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::agent::{BatchEncoder, BatchHeader};
+
+    use super::*;
+    use crate::wire::as_bytes;
+
+    fn record(probe: u32, batch: &[u8]) -> Vec<u8> {
+        let head = gp_agent_record { probe, length: batch.len() as u32, tgid: 7, tid: 8 };
+        // BPF sends records of a few sizes
+        [as_bytes(&head), batch, &[0; 100]].concat()
+    }
+
+    fn batch(header: BatchHeader) -> Vec<u8> {
+        let mut encoder = BatchEncoder::new();
+        assert!(encoder.add(&AgentRecord::Name { id: 1, text: "add".to_owned() }));
+        record(number::AGENT_EMIT, encoder.finish(&header))
+    }
+
+    #[test]
+    fn what_an_agent_dropped_is_counted_once() {
+        let mut received = Received::default();
+        for dropped in [5, 5, 9] {
+            received.take(&batch(BatchHeader { sequence: dropped, dropped, unknown: 0 }));
+        }
+        let losses: Vec<_> = received.losses.iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(losses, [(LossCause::LostGpuTimes, 4)]);
+        assert_eq!(received.reports.len(), 3);
+        let expected = AgentContent::Records(vec![AgentRecord::Name { id: 1, text: "add".to_owned() }]);
+        assert_eq!(received.reports[0], AgentReport { tgid: Tgid(7), tid: Tid(8), content: expected });
+    }
+
+    #[test]
+    fn other_bytes_are_counted_and_another_user_of_cupti_is_reported() {
+        let mut received = Received::default();
+        received.take(&[1, 2, 3]);
+        received.take(&record(number::AGENT_EMIT, b"no batch"));
+        received.take(&record(number::AGENT_CUPTI, b""));
+        assert_eq!(received.losses.total(), 2);
+        let found: Vec<_> = received.reports.iter().map(|report| &report.content).collect();
+        assert_eq!(found, [&AgentContent::UsesCupti]);
+    }
+}
