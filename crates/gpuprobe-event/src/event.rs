@@ -1,14 +1,17 @@
-//! Events: calls, process starts and exits, losses, XIDs and out-of-memory errors. Everything after decoding works on events only, so that
-//! recorded traces and live captures are processed in the same way.
+//! Events: calls, process starts and exits, losses, XIDs, out-of-memory errors, and what the agent inside a process
+//! reports. Everything after decoding works on events only, so that recorded traces and live captures are processed in
+//! the same way.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::agent_event::{AgentEvent, RangeEvent};
 use crate::catalogue::{Api, Class};
 pub use crate::effect::DeviceTime;
 use crate::effect::{Effect, MemoryAmount};
+use crate::execution::Execution;
 use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
 pub use crate::name::Name;
@@ -25,6 +28,12 @@ pub enum Event {
     Xid(Box<XidEvent>),
     /// A framework ran out of memory.
     OutOfMemory(Box<OutOfMemoryEvent>),
+    /// A GPU executed something.
+    Execution(Box<Execution>),
+    /// A range or mark of NVTX.
+    Range(Box<RangeEvent>),
+    /// The agent inside a process began or ceased to collect GPU times.
+    Agent(Box<AgentEvent>),
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod agent_event;
 pub mod catalogue;
 pub mod container;
 mod copy_kind;
@@ -14,6 +15,7 @@ pub mod driver;
 pub mod effect;
 pub mod errno;
 pub mod event;
+mod execution;
 pub mod frame;
 pub mod gpu;
 pub mod gpu_state;
@@ -30,6 +32,7 @@ mod thread_sample;
 pub mod trace;
 pub mod unified;
 
+pub use agent_event::{AgentEvent, RangeEvent};
 pub use catalogue::{Api, Catalogue, Class, Direction, Function, Space, catalogue, meaning};
 pub use container::{Container, Pod};
 pub use effect::{
@@ -40,6 +43,7 @@ pub use event::{
     Call, DeviceTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
     XidEvent, XidProcess,
 };
+pub use execution::{Execution, ExecutionKind, SubmittingCall};
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
 pub use gpu_state::{GpuProcess, GpuReadings, GpuState};

@@ -13,6 +13,8 @@ pub enum Figures {
     Memory,
     /// Memory by call site.
     MemoryBySite,
+    /// GPU times: what GPUs executed.
+    GpuTime,
 }
 
 macro_rules! causes {
@@ -108,6 +110,8 @@ causes! {
     OverBudget = "over_budget" [Events],
     /// events not written to the trace because the disk was nearly full
     DiskFull = "disk_full" [Events],
+    /// executions that CUPTI or the agent dropped, or that did not reach gpuprobe: GPU times are too low
+    LostExecution = "lost_execution" [GpuTime],
 }
 
 impl LossCause {

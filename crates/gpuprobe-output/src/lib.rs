@@ -4,6 +4,7 @@
 //! reads its web config.
 #![forbid(unsafe_code)]
 
+mod agent_text;
 pub mod classic;
 mod collective_text;
 pub mod convert;

@@ -3,6 +3,7 @@
 //! A line costs well under a microsecond: everything is appended to one string, and the catalogue is consulted only if
 //! a line needs it.
 
+mod agent_lines;
 pub(crate) mod arguments;
 mod line_parts;
 mod pending;
@@ -75,6 +76,18 @@ impl Live {
             Event::OutOfMemory(event) => {
                 let lines = std::iter::once(out_of_memory::line(event)).chain(out_of_memory::holders(event));
                 self.error(event.at_ns, &lines.collect::<Vec<_>>(), out);
+            }
+            Event::Execution(execution) => {
+                self.time(out, execution.start_ns, Precision::Microseconds);
+                agent_lines::execution(out, execution);
+            }
+            Event::Range(range) => {
+                self.time(out, range.start_ns, Precision::Microseconds);
+                agent_lines::range(out, range);
+            }
+            Event::Agent(state) => {
+                self.time(out, state.end_ns, Precision::Microseconds);
+                agent_lines::agent(out, state);
             }
         }
     }

@@ -7,7 +7,10 @@ use std::path::Path;
 
 use gpuprobe_analysis::{GpuOps, Summary, SummaryReport};
 use gpuprobe_event::trace::{End, Line, Meta, Reader};
-use gpuprobe_event::{Api, Call, Event, LossEvent, OutOfMemoryEvent, Outcome, ProcessChange, ProcessEvent};
+use gpuprobe_event::{
+    AgentEvent, Api, Call, Event, Execution, LossEvent, OutOfMemoryEvent, Outcome, ProcessChange,
+    ProcessEvent, RangeEvent,
+};
 use serde_json::Value;
 
 /// How often something happened, by name.
@@ -21,6 +24,10 @@ pub struct Recording {
     pub processes: Vec<ProcessEvent>,
     pub losses: Vec<LossEvent>,
     pub out_of_memory: Vec<OutOfMemoryEvent>,
+    /// What GPUs executed.
+    pub executions: Vec<Execution>,
+    pub ranges: Vec<RangeEvent>,
+    pub agent_states: Vec<AgentEvent>,
     pub end: Option<End>,
     /// The number of lines that could not be parsed.
     pub damaged: u64,
@@ -39,6 +46,7 @@ impl Recording {
         let mut reader = Reader::new(lines).unwrap_or_else(|e| panic!("{shown}: {e}"));
         let (mut calls, mut processes, mut losses, mut end) = (Vec::new(), Vec::new(), Vec::new(), None);
         let mut out_of_memory = Vec::new();
+        let (mut executions, mut ranges, mut agent_states) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(line) = reader.read().unwrap_or_else(|e| panic!("{shown}: {e}")) {
             assert!(end.is_none(), "lines after the end");
             match line {
@@ -46,13 +54,27 @@ impl Recording {
                 Line::Event(Event::Process(process)) => processes.push(process),
                 Line::Event(Event::Loss(loss)) => losses.push(loss),
                 Line::Event(Event::OutOfMemory(event)) => out_of_memory.push(*event),
+                Line::Event(Event::Execution(execution)) => executions.push(*execution),
+                Line::Event(Event::Range(range)) => ranges.push(*range),
+                Line::Event(Event::Agent(state)) => agent_states.push(*state),
                 // the GPUs of the tests have none
                 Line::Event(Event::Xid(xid)) => panic!("{shown}: {xid:?}"),
                 Line::End(line) => end = Some(line),
             }
         }
         let meta = reader.meta().clone();
-        Self { meta, calls, processes, losses, out_of_memory, end, damaged: reader.damaged() }
+        Self {
+            meta,
+            calls,
+            processes,
+            losses,
+            out_of_memory,
+            executions,
+            ranges,
+            agent_states,
+            end,
+            damaged: reader.damaged(),
+        }
     }
 
     /// Checks that every line can be parsed, nothing was lost, and the end line has the right count.

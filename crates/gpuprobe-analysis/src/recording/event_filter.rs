@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gpuprobe_event::trace::End;
 use gpuprobe_event::{
-    Call, Effect, Event, GraphContents, GraphLaunch, MemoryBySite, Outcome, TensorSummary, Tgid, Tid,
-    XidEvent,
+    Call, Effect, Event, Execution, ExecutionKind, GraphContents, GraphLaunch, MemoryBySite, Outcome,
+    RangeEvent, TensorSummary, Tgid, Tid, XidEvent,
 };
 use serde::Serialize;
 
@@ -110,6 +110,10 @@ impl EventFilter {
             Event::Loss(_) => true,
             Event::Xid(xid) => self.keeps_xid(xid),
             Event::OutOfMemory(event) => self.has_pid(event.tgid) && self.is_in_time(event.at_ns),
+            Event::Execution(execution) => self.keeps_execution(execution),
+            Event::Range(range) => self.keeps_range(range),
+            // the state of the agent explains what is kept, also if it began earlier
+            Event::Agent(state) => self.has_pid(state.tgid),
         }
     }
 
@@ -135,12 +139,41 @@ impl EventFilter {
     }
 
     fn keeps_call(&self, call: &Call) -> bool {
-        self.has_pid(call.tgid)
-            && (self.tids.is_empty() || self.tids.contains(&call.tid))
+        self.has_thread(call.tgid, call.tid)
             && self.has_function(&call.name)
             && self.has_kernel(call)
             && self.is_during(call)
             && self.is_long(call)
+    }
+
+    /// An execution is kept by its process, submitting thread, CUDA kernel, time and duration. It has no function.
+    fn keeps_execution(&self, execution: &Execution) -> bool {
+        let has_kernel = || match &execution.kind {
+            ExecutionKind::Kernel { name, .. } => self.has_name(name.as_ref()),
+            ExecutionKind::Copy { .. } | ExecutionKind::Memset { .. } | ExecutionKind::Graph => false,
+        };
+        let tid = execution.submission.map_or(Tid(0), |by| by.tid);
+        self.has_thread(execution.tgid, tid)
+            && self.functions.iter().all(|of| of.is_excluded)
+            && (self.kernels.is_empty() || has_kernel())
+            && self.overlaps(execution.start_ns, execution.end_ns)
+            && self.min_ns.is_none_or(|min_ns| execution.duration_ns() >= min_ns)
+    }
+
+    fn keeps_range(&self, range: &RangeEvent) -> bool {
+        let duration_ns = range.end_ns.saturating_sub(range.start_ns);
+        self.has_thread(range.tgid, range.tid)
+            && self.overlaps(range.start_ns, range.end_ns)
+            && self.min_ns.is_none_or(|min_ns| duration_ns >= min_ns)
+    }
+
+    fn has_thread(&self, pid: Tgid, tid: Tid) -> bool {
+        self.has_pid(pid) && (self.tids.is_empty() || self.tids.contains(&tid))
+    }
+
+    fn overlaps(&self, start_ns: u64, end_ns: u64) -> bool {
+        self.from_ns.is_none_or(|from_ns| end_ns >= from_ns)
+            && self.to_ns.is_none_or(|to_ns| start_ns < to_ns)
     }
 
     fn keeps_xid(&self, xid: &XidEvent) -> bool {
@@ -184,8 +217,7 @@ impl EventFilter {
             // an entry before the time says nothing that the return of the call does not say
             Outcome::Instant | Outcome::Begun | Outcome::Unobserved => call.start_ns,
         };
-        self.from_ns.is_none_or(|from_ns| last_ns >= from_ns)
-            && self.to_ns.is_none_or(|to_ns| call.start_ns < to_ns)
+        self.overlaps(call.start_ns, last_ns)
     }
 
     fn is_long(&self, call: &Call) -> bool {

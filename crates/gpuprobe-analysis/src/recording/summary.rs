@@ -169,6 +169,9 @@ impl Summary {
                 self.seen(event.at_ns, event.at_ns);
                 self.out_of_memory.add(event);
             }
+            Event::Execution(execution) => self.seen(execution.start_ns, execution.end_ns),
+            Event::Range(range) => self.seen(range.start_ns, range.end_ns),
+            Event::Agent(_) => {}
         }
         if let Some(begun) = &mut self.begun {
             begun.feed(event);

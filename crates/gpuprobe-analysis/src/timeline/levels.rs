@@ -78,7 +78,12 @@ impl Levels {
                     out.push(Sample { at_ns, tgid: change.tgid, level: Level::Live, value: 0 });
                 }
             }
-            Event::Loss(_) | Event::Xid(_) | Event::OutOfMemory(_) => {}
+            Event::Loss(_)
+            | Event::Xid(_)
+            | Event::OutOfMemory(_)
+            | Event::Execution(_)
+            | Event::Range(_)
+            | Event::Agent(_) => {}
         }
     }
 

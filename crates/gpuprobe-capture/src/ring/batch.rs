@@ -111,6 +111,8 @@ impl Batch {
 fn starts_at(event: &Event) -> u64 {
     match event {
         Event::Call(call) => call.start_ns,
+        Event::Execution(execution) => execution.start_ns,
+        Event::Range(range) => range.start_ns,
         _ => happened_at(event),
     }
 }
@@ -123,6 +125,9 @@ fn happened_at(event: &Event) -> u64 {
         Event::Loss(loss) => loss.at_ns,
         Event::Xid(xid) => xid.at_ns,
         Event::OutOfMemory(event) => event.at_ns,
+        Event::Execution(execution) => execution.end_ns,
+        Event::Range(range) => range.end_ns,
+        Event::Agent(state) => state.end_ns,
     }
 }
 

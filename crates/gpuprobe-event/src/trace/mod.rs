@@ -1,6 +1,7 @@
 //! The trace file: JSON lines, one object per line. `meta` is the first line, `end` the last; a file without `end`
 //! can be read.
 
+mod agent_fields;
 mod fields;
 mod json;
 mod read;
@@ -8,6 +9,7 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
+pub use agent_fields::{agent_fields, execution_fields, range_fields};
 pub use fields::{
     Fields, Key, WrittenStacks, call_fields, out_of_memory_fields, process_fields, stack_field, xid_fields,
 };
@@ -81,6 +83,11 @@ pub struct End {
 
 /// The type and the name of the line of an out-of-memory error.
 pub const OUT_OF_MEMORY: &str = "out_of_memory";
+
+/// The types of the lines of what an agent inside a process reports: executions, NVTX ranges and its own states.
+pub const EXECUTION: &str = "gpu";
+pub const RANGE: &str = "range";
+pub const AGENT: &str = "agent";
 
 /// The value of `type` for a class of calls.
 pub fn type_of(class: crate::Class) -> &'static str {

@@ -1,6 +1,7 @@
 //! Reads events from JSON lines. A damaged line is skipped and counted; a truncated file is read up to its last
 //! complete line.
 
+mod agent_lines;
 mod effect_fields;
 mod out_of_memory_line;
 mod stacks;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::json::{Json, Object};
-use super::{End, FORMAT, Meta, OUT_OF_MEMORY};
+use super::{AGENT, EXECUTION, End, FORMAT, Meta, OUT_OF_MEMORY, RANGE};
 use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::cut::cut;
 use crate::decode::status;
@@ -244,6 +245,9 @@ impl<R: BufRead> Reader<R> {
             })),
             "kernel" if object.contains_key("xid") => Line::Event(Event::Xid(Box::new(self.xid(&object)?))),
             OUT_OF_MEMORY => Line::Event(Event::OutOfMemory(Box::new(self.out_of_memory(&object)?))),
+            EXECUTION => Line::Event(Event::Execution(Box::new(self.execution(&object)?))),
+            RANGE => Line::Event(Event::Range(Box::new(self.range(&object)?))),
+            AGENT => Line::Event(Event::Agent(Box::new(self.agent(&object)?))),
             _ => Line::Event(Event::Call(Box::new(self.call(&object)?))),
         })
     }

@@ -138,6 +138,11 @@ fn events() -> Vec<Event> {
         Event::Xid(Box::new(xid())),
         Event::OutOfMemory(Box::new(OutOfMemoryEvent::sample())),
     ]
+    .into_iter()
+    .chain(agent_event::samples::states().into_iter().map(|state| Event::Agent(Box::new(state))))
+    .chain(agent_event::samples::ranges().into_iter().map(|range| Event::Range(Box::new(range))))
+    .chain(Execution::samples().into_iter().map(|execution| Event::Execution(Box::new(execution))))
+    .collect()
 }
 
 fn ioctl() -> Call {
@@ -272,7 +277,7 @@ fn events_round_trip() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (12, 8, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (24, 8, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

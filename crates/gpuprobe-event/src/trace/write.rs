@@ -1,6 +1,8 @@
 //! Writes events as JSON lines. Events are written by hand into one buffer and not by serde_json, because this is the
 //! cost of every recorded call.
 
+mod agent_lines;
+
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -190,6 +192,9 @@ impl Lines {
             Event::Loss(loss) => loss_line(loss, out),
             Event::Xid(xid) => xid_line(xid, out),
             Event::OutOfMemory(event) => out_of_memory_line(event, out),
+            Event::Execution(execution) => agent_lines::execution_line(execution, out),
+            Event::Range(range) => agent_lines::range_line(range, out),
+            Event::Agent(state) => agent_lines::agent_line(state, out),
         }
         out.extend_from_slice(b"}\n");
     }
@@ -223,6 +228,7 @@ macro_rules! key {
         $out.extend_from_slice(concat!(",\"", $name, "\":").as_bytes())
     };
 }
+use key;
 
 fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
     let (phase, ns) = match (call.outcome, phases) {

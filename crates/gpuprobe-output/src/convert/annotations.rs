@@ -20,6 +20,8 @@ mod field {
     pub(super) const STRING: u32 = 6;
     pub(super) const POINTER: u32 = 7;
     pub(super) const DICT_ENTRIES: u32 = 11;
+    /// Of the event, not of an annotation.
+    pub(super) const FLOW_IDS: u32 = 47;
     pub(super) const ARRAY_VALUES: u32 = 12;
     pub(super) const STRING_IID: u32 = 17;
 }
@@ -108,6 +110,11 @@ pub(super) struct Annotations<'a> {
 impl<'a> Annotations<'a> {
     pub(super) fn new(out: &'a mut Vec<u8>, interned: &'a mut Interned) -> Self {
         Self { out, interned, open: Vec::new() }
+    }
+
+    /// Connects the event with all others of this number by an arrow.
+    pub(super) fn flow(&mut self, number: u64) {
+        proto::fixed64(self.out, field::FLOW_IDS, number);
     }
 
     fn begin(&mut self, key: Key<'_>) -> Begun {

@@ -6,21 +6,26 @@ use std::sync::Arc;
 
 use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Level, Sample, Slice};
+use gpuprobe_event::agent::RangeKind;
 use gpuprobe_event::trace::{
-    End, Fields, Json, Meta, OUT_OF_MEMORY, WrittenStacks, call_fields, out_of_memory_fields, process_fields,
-    stack_field, type_of, xid_fields,
+    AGENT, EXECUTION, End, Fields, Json, Meta, OUT_OF_MEMORY, RANGE, WrittenStacks, agent_fields,
+    call_fields, execution_fields, out_of_memory_fields, process_fields, range_fields, stack_field, type_of,
+    xid_fields,
 };
-use gpuprobe_event::{LossEvent, OutOfMemoryEvent, Outcome, ProcessEvent, Tgid, Tid, XidEvent};
+use gpuprobe_event::{
+    AgentEvent, Execution, LossEvent, OutOfMemoryEvent, Outcome, ProcessEvent, RangeEvent, Tgid, Tid,
+    XidEvent,
+};
 use serde_json::json;
 
-use super::trace_writer::{TraceWriter, thread_name};
-use crate::gpu_op_text;
+use super::lane_ends::LaneEnds;
+use super::trace_writer::{TraceWriter, Track, thread_name};
 
 /// Processes, threads and streams whose names are remembered as written. Beyond that, names are written again, which
 /// is harmless; streams get a second track.
 const MOST_NAMED: usize = 1 << 16;
 /// The format has no tracks but threads, so a stream is a thread with a number above those that Linux gives (2^22).
-const FIRST_STREAM: u32 = 1 << 30;
+const FIRST_TRACK: u32 = 1 << 30;
 
 pub(super) struct Chrome<W> {
     out: W,
@@ -29,14 +34,16 @@ pub(super) struct Chrome<W> {
     meta: Meta,
     processes: HashMap<Tgid, Arc<str>>,
     threads: HashMap<(Tgid, Tid), ()>,
-    /// The track of each stream of each process.
-    streams: HashMap<(Tgid, u64), Tid>,
-    next_stream: u32,
+    /// The tracks of each process that are no threads.
+    tracks: HashMap<(Tgid, Track), Tid>,
+    next_track: u32,
+    lanes: LaneEnds<(Tgid, Track)>,
     /// The format has no references, and a stack is long.
     stacks: WrittenStacks,
 }
 
 /// The fields that every event begins with.
+#[derive(Clone, Copy)]
 struct Head<'a> {
     name: &'a str,
     category: &'a str,
@@ -56,8 +63,9 @@ impl<W: Write> Chrome<W> {
             meta: meta.clone(),
             processes: HashMap::new(),
             threads: HashMap::new(),
-            streams: HashMap::new(),
-            next_stream: FIRST_STREAM,
+            tracks: HashMap::new(),
+            next_track: FIRST_TRACK,
+            lanes: LaneEnds::default(),
             stacks: WrittenStacks::default(),
         })
     }
@@ -116,26 +124,66 @@ impl<W: Write> Chrome<W> {
         Ok(())
     }
 
-    /// The track of a stream.
-    fn stream(&mut self, tgid: Tgid, stream: u64) -> io::Result<Tid> {
-        if let Some(tid) = self.streams.get(&(tgid, stream)) {
+    /// The number of a track that is no thread.
+    fn track(&mut self, tgid: Tgid, track: Track) -> io::Result<Tid> {
+        if let Some(tid) = self.tracks.get(&(tgid, track)) {
             return Ok(*tid);
         }
-        if self.streams.len() >= MOST_NAMED {
-            self.streams.clear();
+        if self.tracks.len() >= MOST_NAMED {
+            self.tracks.clear();
         }
-        let tid = Tid(self.next_stream);
-        self.next_stream = self.next_stream.saturating_add(1);
-        self.streams.insert((tgid, stream), tid);
-        self.name("thread_name", tgid, tid, &gpu_op_text::stream(stream))?;
+        let tid = Tid(self.next_track);
+        self.next_track = self.next_track.saturating_add(1);
+        self.tracks.insert((tgid, track), tid);
+        self.name("thread_name", tgid, tid, &track.name(tgid))?;
         Ok(tid)
+    }
+
+    /// The number of the track of an interval that may overlap others there: these have further lanes.
+    fn lane(&mut self, tgid: Tgid, track: Track, (start_ns, end_ns): (u64, u64)) -> io::Result<Tid> {
+        let lane = self.lanes.place((tgid, track), start_ns, end_ns);
+        self.track(tgid, track.with_lane(lane))
+    }
+
+    /// An event that takes time.
+    fn complete(
+        &mut self,
+        head: &Head<'_>,
+        duration_ns: u64,
+        fields: impl FnOnce(&mut Json<'_>),
+    ) -> io::Result<()> {
+        self.begin(head);
+        self.time("dur", duration_ns);
+        let mut json = Json(&mut self.event);
+        json.open("args");
+        fields(&mut json);
+        json.close();
+        self.end()
+    }
+
+    /// An arrow from the submitting call to its execution.
+    fn arrow(&mut self, execution: &Execution, to: Tid) -> io::Result<()> {
+        let (Some(by), Some(at_ns)) = (execution.submission, execution.submitted_ns()) else { return Ok(()) };
+        let (name, category, tgid) = ("launch", EXECUTION, execution.tgid);
+        let from = Head { name, category, phase: "s", at_ns, tgid, tid: by.tid };
+        let to = Head { phase: "f", at_ns: execution.start_ns, tid: to, ..from };
+        for head in [from, to] {
+            self.begin(&head);
+            let mut json = Json(&mut self.event);
+            json.uint("id", execution.id);
+            if head.phase == "f" {
+                json.text("bp", "e");
+            }
+            self.end()?;
+        }
+        Ok(())
     }
 
     /// Writes an instant on its stream for each GPU operation of these calls.
     fn stream_ops(&mut self, slices: &[Slice]) -> io::Result<()> {
         for op in stream_ops(slices) {
             let call = &op.slice.call;
-            let tid = self.stream(call.tgid, op.stream)?;
+            let tid = self.track(call.tgid, Track::Stream(op.stream))?;
             let (category, at_ns, tgid) = (type_of(call.class), op.slice.start_ns, call.tgid);
             let head = Head { name: op.name, category, phase: "i", at_ns, tgid, tid };
             self.instant(&head, "t", |json| {
@@ -188,13 +236,7 @@ impl<W: Write> TraceWriter for Chrome<W> {
                 self.instant(&head, "t", fields)?;
                 continue;
             }
-            self.begin(&head);
-            self.time("dur", end_ns - start_ns);
-            let mut json = Json(&mut self.event);
-            json.open("args");
-            fields(&mut json);
-            json.close();
-            self.end()?;
+            self.complete(&head, end_ns - start_ns, fields)?;
         }
         self.stream_ops(slices)
     }
@@ -232,6 +274,44 @@ impl<W: Write> TraceWriter for Chrome<W> {
         let &OutOfMemoryEvent { at_ns, tgid, tid, .. } = event;
         let head = Head { name: OUT_OF_MEMORY, category: OUT_OF_MEMORY, phase: "i", at_ns, tgid, tid };
         self.instant(&head, "p", |json| out_of_memory_fields(event, json))
+    }
+
+    fn execution(&mut self, execution: &Execution) -> io::Result<()> {
+        let Execution { tgid, start_ns, end_ns, gpu, stream, .. } = *execution;
+        self.introduce(tgid, Tid(tgid.0), &execution.process)?;
+        let tid = self.lane(tgid, Track::Gpu { gpu, stream, lane: 0 }, (start_ns, end_ns))?;
+        let (name, category) = (execution.kind.title(), EXECUTION);
+        let head = Head { name, category, phase: "X", at_ns: start_ns, tgid, tid };
+        self.complete(&head, execution.duration_ns(), |json| {
+            json.uint("event_id", execution.id);
+            execution_fields(execution, json);
+        })?;
+        self.arrow(execution, tid)
+    }
+
+    fn range(&mut self, range: &RangeEvent) -> io::Result<()> {
+        let RangeEvent { tgid, start_ns, end_ns, .. } = *range;
+        self.introduce(tgid, range.tid, &range.process)?;
+        let tid = match range.kind {
+            RangeKind::Nested | RangeKind::Mark => self.track(tgid, Track::ThreadRanges(range.tid))?,
+            RangeKind::Process => self.lane(tgid, Track::ProcessRanges { lane: 0 }, (start_ns, end_ns))?,
+        };
+        let head = Head { name: &range.name, category: RANGE, phase: "X", at_ns: start_ns, tgid, tid };
+        let fields = |json: &mut Json<'_>| range_fields(range, json);
+        match range.kind {
+            RangeKind::Mark => self.instant(&Head { phase: "i", ..head }, "t", fields),
+            RangeKind::Nested | RangeKind::Process => {
+                self.complete(&head, end_ns.saturating_sub(start_ns), fields)
+            }
+        }
+    }
+
+    fn agent(&mut self, state: &AgentEvent) -> io::Result<()> {
+        let &AgentEvent { tgid, tid, end_ns: at_ns, .. } = state;
+        self.introduce(tgid, tid, &state.process)?;
+        let name = state.collection.as_str();
+        let head = Head { name, category: AGENT, phase: "i", at_ns, tgid, tid };
+        self.instant(&head, "p", |json| agent_fields(state, json))
     }
 
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {

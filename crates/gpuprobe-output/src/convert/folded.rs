@@ -7,7 +7,9 @@ use std::io::{self, Write};
 
 use gpuprobe_analysis::{Sample, Slice};
 use gpuprobe_event::trace::End;
-use gpuprobe_event::{Call, LossEvent, OutOfMemoryEvent, ProcessEvent, XidEvent};
+use gpuprobe_event::{
+    AgentEvent, Call, Execution, LossEvent, OutOfMemoryEvent, ProcessEvent, RangeEvent, XidEvent,
+};
 
 use super::trace_writer::{TraceWriter, thread_name};
 use super::weight::Weight;
@@ -137,6 +139,18 @@ impl<W: Write> TraceWriter for Folded<W> {
     }
 
     fn xid(&mut self, _: &XidEvent) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn execution(&mut self, _: &Execution) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn range(&mut self, _: &RangeEvent) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn agent(&mut self, _: &AgentEvent) -> io::Result<()> {
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 mod annotations;
 mod chrome;
 mod folded;
+mod lane_ends;
 mod perfetto;
 mod proto;
 mod trace_writer;
@@ -113,6 +114,9 @@ impl<'w> Conversion<'w> {
             Event::Loss(loss) => self.writer.loss(&loss)?,
             Event::Xid(xid) => self.writer.xid(&xid)?,
             Event::OutOfMemory(event) => self.writer.out_of_memory(&event)?,
+            Event::Execution(execution) => self.writer.execution(&execution)?,
+            Event::Range(range) => self.writer.range(&range)?,
+            Event::Agent(state) => self.writer.agent(&state)?,
         }
         self.write_samples()
     }

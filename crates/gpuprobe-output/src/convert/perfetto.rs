@@ -1,19 +1,25 @@
 //! Perfetto's format: a sequence of packets, each of which describes a track or an event on one. Field numbers are
 //! those of `perfetto/trace/trace_packet.proto` and the files it includes.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use gpuprobe_analysis::timeline::stream_ops::stream_ops;
 use gpuprobe_analysis::{Sample, Slice};
+use gpuprobe_event::agent::{Collection, RangeKind};
 use gpuprobe_event::trace::{
-    End, Fields, Meta, OUT_OF_MEMORY, call_fields, out_of_memory_fields, process_fields, stack_field,
-    type_of, xid_fields,
+    AGENT, EXECUTION, End, Fields, Meta, OUT_OF_MEMORY, RANGE, agent_fields, call_fields, execution_fields,
+    out_of_memory_fields, process_fields, range_fields, stack_field, type_of, xid_fields,
 };
-use gpuprobe_event::{LossEvent, OutOfMemoryEvent, Outcome, ProcessChange, ProcessEvent, XidEvent};
+use gpuprobe_event::{
+    AgentEvent, Call, Effect, Execution, LossEvent, OutOfMemoryEvent, Outcome, ProcessChange, ProcessEvent,
+    RangeEvent, Tgid, XidEvent,
+};
 
 use super::annotations::{Annotations, Interned};
+use super::lane_ends::LaneEnds;
 use super::proto;
-use super::trace_writer::TraceWriter;
+use super::trace_writer::{TraceWriter, Track};
 use super::tracks::{LOSSES, Tracks};
 
 /// All packets belong to one sequence.
@@ -59,6 +65,9 @@ pub(super) struct Perfetto<W> {
     tracks: Tracks,
     /// Track and end of each open slice; `None` for an instant, which has no end.
     open: Vec<Option<(u64, u64)>>,
+    lanes: LaneEnds<(Tgid, Track)>,
+    /// Processes whose submissions may have executions, to which arrows lead.
+    collecting: HashSet<Tgid>,
 }
 
 impl<W: Write> Perfetto<W> {
@@ -69,6 +78,8 @@ impl<W: Write> Perfetto<W> {
             interned: Interned::default(),
             tracks: Tracks::default(),
             open: Vec::new(),
+            lanes: LaneEnds::default(),
+            collecting: HashSet::new(),
         };
         perfetto.clear_state(true)?;
         perfetto.clock(meta)?;
@@ -162,6 +173,26 @@ impl<W: Write> Perfetto<W> {
         Ok(())
     }
 
+    /// The track of an interval that may overlap others there: these have further lanes.
+    fn lane(
+        &mut self,
+        tgid: Tgid,
+        process: &str,
+        track: Track,
+        (start_ns, end_ns): (u64, u64),
+    ) -> io::Result<u64> {
+        self.tracks.process(tgid, process);
+        self.write_waiting()?;
+        let lane = match track {
+            // nested, and written at their ends
+            Track::ThreadRanges(_) | Track::Stream(_) => 0,
+            Track::Gpu { .. } | Track::ProcessRanges { .. } => {
+                self.lanes.place((tgid, track), start_ns, end_ns)
+            }
+        };
+        Ok(self.tracks.track(tgid, track.with_lane(lane)))
+    }
+
     fn slice(&mut self, slice: &Slice) -> io::Result<()> {
         let Slice { call, start_ns, end_ns, depth } = slice;
         self.close_to(*depth)?;
@@ -170,6 +201,7 @@ impl<W: Write> Perfetto<W> {
         let track = self.tracks.thread(call.tgid, call.tid);
         let has_no_end = matches!(call.outcome, Outcome::Begun | Outcome::Unobserved | Outcome::Instant);
         let kind = if has_no_end { Kind::Instant } else { Kind::Begin };
+        let has_executions = self.collecting.contains(&call.tgid) && is_submission(call);
         self.event((kind, track, *start_ns), Some((type_of(call.class), &call.name)), |to| {
             to.uint("event_id", call.id);
             if call.outcome == Outcome::Unfinished {
@@ -177,6 +209,9 @@ impl<W: Write> Perfetto<W> {
             }
             call_fields(call, to);
             stack_field(call, to);
+            if has_executions {
+                to.flow(call.id);
+            }
         })?;
         // an instant has no end, but takes a position at its depth
         self.open.push((kind == Kind::Begin).then_some((track, *end_ns)));
@@ -202,7 +237,7 @@ impl<W: Write> TraceWriter for Perfetto<W> {
         for op in stream_ops(slices) {
             let call = &op.slice.call;
             self.tracks.process(call.tgid, &call.process);
-            let track = self.tracks.stream(call.tgid, op.stream);
+            let track = self.tracks.track(call.tgid, Track::Stream(op.stream));
             let named = Some((type_of(call.class), op.name));
             self.event((Kind::Instant, track, op.slice.start_ns), named, |to| {
                 to.uint("event_id", call.id);
@@ -243,6 +278,49 @@ impl<W: Write> TraceWriter for Perfetto<W> {
         self.event(at, Some((OUT_OF_MEMORY, OUT_OF_MEMORY)), |to| out_of_memory_fields(event, to))
     }
 
+    fn execution(&mut self, execution: &Execution) -> io::Result<()> {
+        let Execution { tgid, start_ns, end_ns, gpu, stream, .. } = *execution;
+        let track =
+            self.lane(tgid, &execution.process, Track::Gpu { gpu, stream, lane: 0 }, (start_ns, end_ns))?;
+        let named = Some((EXECUTION, execution.kind.title()));
+        self.event((Kind::Begin, track, start_ns), named, |to| {
+            to.uint("event_id", execution.id);
+            execution_fields(execution, to);
+            if let Some(by) = execution.submission {
+                to.flow(by.call);
+            }
+        })?;
+        self.event((Kind::End, track, end_ns.max(start_ns)), None, |_| {})
+    }
+
+    fn range(&mut self, range: &RangeEvent) -> io::Result<()> {
+        let RangeEvent { tgid, start_ns, end_ns, .. } = *range;
+        let track = match range.kind {
+            RangeKind::Nested | RangeKind::Mark => Track::ThreadRanges(range.tid),
+            RangeKind::Process => Track::ProcessRanges { lane: 0 },
+        };
+        let track = self.lane(tgid, &range.process, track, (start_ns, end_ns))?;
+        let kind = if range.kind == RangeKind::Mark { Kind::Instant } else { Kind::Begin };
+        self.event((kind, track, start_ns), Some((RANGE, &range.name)), |to| range_fields(range, to))?;
+        match range.kind {
+            RangeKind::Mark => Ok(()),
+            RangeKind::Nested | RangeKind::Process => {
+                self.event((Kind::End, track, end_ns.max(start_ns)), None, |_| {})
+            }
+        }
+    }
+
+    fn agent(&mut self, state: &AgentEvent) -> io::Result<()> {
+        self.tracks.process(state.tgid, &state.process);
+        self.write_waiting()?;
+        let track = self.tracks.thread(state.tgid, state.tid);
+        if state.collection == Collection::Collecting {
+            self.collecting.insert(state.tgid);
+        }
+        let named = Some((AGENT, state.collection.as_str()));
+        self.event((Kind::Instant, track, state.end_ns), named, |to| agent_fields(state, to))
+    }
+
     fn sample(&mut self, sample: &Sample) -> io::Result<()> {
         let track = self.tracks.counter(sample.tgid, sample.level);
         self.describe()?;
@@ -263,4 +341,9 @@ impl<W: Write> TraceWriter for Perfetto<W> {
         self.describe()?;
         self.out.flush()
     }
+}
+
+/// Whether a call gives a GPU something to execute.
+fn is_submission(call: &Call) -> bool {
+    matches!(call.effect, Effect::Launch(_) | Effect::GraphLaunch(_) | Effect::Transfer(_))
 }

@@ -10,6 +10,11 @@ pub(super) fn uint(out: &mut Vec<u8>, field: u32, value: u64) {
 
 /// A double field.
 pub(super) fn double(out: &mut Vec<u8>, field: u32, value: f64) {
+    fixed64(out, field, value.to_bits());
+}
+
+/// A fixed64 field.
+pub(super) fn fixed64(out: &mut Vec<u8>, field: u32, value: u64) {
     varint(out, u64::from(field) << 3 | 1);
     out.extend_from_slice(&value.to_le_bytes());
 }

@@ -7,8 +7,7 @@ use gpuprobe_analysis::Level;
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
 
 use super::proto;
-use super::trace_writer::thread_name;
-use crate::gpu_op_text;
+use super::trace_writer::{Track, thread_name};
 
 /// The track of losses, which belong to no process.
 pub(super) const LOSSES: u64 = 1;
@@ -49,7 +48,7 @@ struct Process {
     waiting: Vec<ProcessEvent>,
     name: Option<Arc<str>>,
     threads: HashMap<Tid, u64>,
-    streams: HashMap<u64, u64>,
+    tracks: HashMap<Track, u64>,
     counters: BTreeMap<Level, u64>,
 }
 
@@ -127,17 +126,18 @@ impl Tracks {
         uuid
     }
 
-    pub(super) fn stream(&mut self, tgid: Tgid, stream: u64) -> u64 {
-        if let Some(uuid) = self.of(tgid).streams.get(&stream) {
+    /// A track that is no thread.
+    pub(super) fn track(&mut self, tgid: Tgid, track: Track) -> u64 {
+        if let Some(uuid) = self.of(tgid).tracks.get(&track) {
             return *uuid;
         }
         let uuid = self.next();
         let process = self.of(tgid);
-        process.streams.insert(stream, uuid);
+        process.tracks.insert(track, uuid);
         let parent = process.uuid;
         self.describe(uuid, |out| {
             proto::uint(out, descriptor::PARENT_UUID, parent);
-            proto::text(out, descriptor::NAME, &gpu_op_text::stream(stream));
+            proto::text(out, descriptor::NAME, &track.name(tgid));
         });
         uuid
     }

@@ -115,10 +115,8 @@ impl Trace {
 
     fn print(&mut self, batch: Batch, args: &TraceArgs) {
         let mut events = batch.into_events();
-        // text output shows calls and GPU errors; losses are summed up at the end
-        events.retain(|event| {
-            args.json || matches!(event, Event::Call(_) | Event::Xid(_) | Event::OutOfMemory(_))
-        });
+        // text output shows calls, what GPUs executed, and errors; losses are summed up at the end
+        events.retain(|event| args.json || !matches!(event, Event::Process(_) | Event::Loss(_)));
         // an entry is not another call, unless only entries are traced
         let counts = |event: &Event| match event {
             Event::Call(call) => args.entries || call.outcome != Outcome::Begun,

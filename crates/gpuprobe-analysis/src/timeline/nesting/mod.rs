@@ -93,7 +93,12 @@ impl Nesting {
         match event {
             Event::Call(call) => self.feed(call, out),
             Event::Process(change) => self.process(&change, out),
-            Event::Loss(_) | Event::Xid(_) | Event::OutOfMemory(_) => {}
+            Event::Loss(_)
+            | Event::Xid(_)
+            | Event::OutOfMemory(_)
+            | Event::Execution(_)
+            | Event::Range(_)
+            | Event::Agent(_) => {}
         }
     }
 
