@@ -85,8 +85,8 @@ causes! {
     /// Python frames that could not be read, because the code was freed or the process exited before: they are shown
     /// without a name, or not at all if the memory of the interpreter could not be read or found no room in a table
     UnreadPython = "unread_python" [],
-    /// batches of GPU times that did not fit into their ring buffer: executions on the GPU are missing
-    LostGpuTimes = "lost_gpu_times" [],
+    /// batches of hundreds of executions that did not fit into their ring buffer: GPU times are too low
+    LostExecutions = "lost_executions" [GpuTime],
     /// stacks of call sites without their outermost frames: BPF shortened them because the ring buffer was filling up,
     /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)
     ShortenedStack = "shortened_stack" [MemoryBySite],
@@ -110,8 +110,8 @@ causes! {
     OverBudget = "over_budget" [Events],
     /// events not written to the trace because the disk was nearly full
     DiskFull = "disk_full" [Events],
-    /// executions that CUPTI or the agent dropped, or that did not reach gpuprobe: GPU times are too low
-    LostExecution = "lost_execution" [GpuTime],
+    /// executions that CUPTI or the agent dropped: GPU times are too low
+    DroppedExecution = "dropped_execution" [GpuTime],
 }
 
 impl LossCause {

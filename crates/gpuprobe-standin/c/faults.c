@@ -110,8 +110,8 @@ int faults_load(void)
 	return faults_state;
 }
 
-/* Frames of different sizes come and go while it spins, as they do in libcuda: a stack that is copied meanwhile does
- * not fit to registers that were saved before. */
+/* Frames of different sizes come and go while it spins, as they do in libcuda: a stack that is copied
+ * meanwhile does not fit to registers that were saved before. */
 __attribute__((noinline)) static unsigned long look(unsigned long seed)
 {
 	volatile unsigned char seen[64];

@@ -24,6 +24,8 @@ static __always_inline bool send_batch(const struct gp_agent_record *head, const
 	if (!record)
 		return false;
 	*record = *head;
+	/* the verifier must see the comparison, which the compiler knows to be needless */
+	barrier_var(length);
 	if (length > size)
 		length = size;
 	/* the batch is in memory of the agent, which has just written it */
@@ -56,7 +58,7 @@ static __always_inline int report_agent(struct pt_regs *ctx)
 	else
 		is_sent = send_batch(&head, batch, GP_AGENT_BATCH);
 	if (!is_sent)
-		count_loss(GP_LOSS_LOST_GPU_TIMES);
+		count_loss(GP_LOSS_LOST_EXECUTIONS);
 	return 0;
 }
 

@@ -14,8 +14,8 @@ enum gp_agent_probe : __u32 {
 	GP_AGENT_CUPTI,
 };
 
-/* A batch of the agent, or a call of CUPTI. Ring buffers have records of a few sizes, so bytes follow that are not
-   part of the batch. */
+/* A batch of the agent, or a call of CUPTI. Ring buffers have records of a few sizes, so bytes follow that
+   are not part of the batch. */
 struct gp_agent_record {
 	/* gp_agent_probe */
 	__u32 probe;

@@ -119,7 +119,7 @@ impl Received {
         // what was dropped before the first batch is not ours
         let is_first = agent.sequence.is_none();
         let gap = |new: u64, old: u64| if is_first { 0 } else { new.saturating_sub(old) };
-        self.losses.add(LossCause::LostGpuTimes, gap(header.dropped, agent.dropped));
+        self.losses.add(LossCause::DroppedExecution, gap(header.dropped, agent.dropped));
         self.losses.add(LossCause::Undecodable, decoder.skipped + gap(header.unknown, agent.unknown));
         *agent = Agent { sequence: Some(header.sequence), dropped: header.dropped, unknown: header.unknown };
         Some(records)
@@ -152,7 +152,7 @@ mod tests {
             received.take(&batch(BatchHeader { sequence: dropped, dropped, unknown: 0 }));
         }
         let losses: Vec<_> = received.losses.iter().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(losses, [(LossCause::LostGpuTimes, 4)]);
+        assert_eq!(losses, [(LossCause::DroppedExecution, 4)]);
         assert_eq!(received.reports.len(), 3);
         let expected = AgentContent::Records(vec![AgentRecord::Name { id: 1, text: "add".to_owned() }]);
         assert_eq!(received.reports[0], AgentReport { tgid: Tgid(7), tid: Tid(8), content: expected });

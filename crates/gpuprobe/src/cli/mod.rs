@@ -34,7 +34,7 @@ pub(crate) use self::doctor_args::DoctorArgs;
 pub(crate) use self::filter_args::FilterArgs;
 pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
 pub(crate) use self::memory_args::MemoryArgs;
-pub(crate) use self::record_args::{RecordArgs, RecordingArgs, RunArgs};
+pub(crate) use self::record_args::{GraphTimes, RecordArgs, RecordingArgs, RunArgs};
 pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
 pub(crate) use self::stacks_args::{DEFAULT_SAMPLES, StacksArgs};
 pub(crate) use self::trace_args::TraceArgs;

@@ -4,13 +4,22 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::{Args, ValueEnum, ValueHint};
 
 use super::attach_args::AttachArgs;
 use super::daemon_args::NvmlArgs;
 use super::summary_args::SummaryArgs;
 use super::user_args::UserArgs;
 use super::value_parsers::{MaxSize, max_size, mode, pid, share, span, trace_size};
+
+/// How the executions of CUDA graphs are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphTimes {
+    /// Each launch of a graph is one execution
+    Graphs,
+    /// Each node of a graph is one
+    Nodes,
+}
 
 /// What is recorded, and to which file.
 #[derive(Debug, Default, Clone, Args)]
@@ -22,6 +31,11 @@ pub(crate) struct RecordingArgs {
     /// each GPU. Costs some microseconds for each tensor
     #[arg(long)]
     pub(crate) tensors: bool,
+    /// Also record when the GPU executed what was submitted, by an agent inside the process that uses CUPTI: `run` loads
+    /// it into the command, and other processes need it in CUDA_INJECTION64_PATH when they start. With `=nodes`, each
+    /// node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/gpu-time.md
+    #[arg(long, value_name = "GRAPHS", num_args = 0..=1, require_equals = true, default_missing_value = "graphs")]
+    pub(crate) gpu_time: Option<GraphTimes>,
     /// The classic form: one line when a call starts and one when it returns
     #[arg(long)]
     pub(crate) phases: bool,

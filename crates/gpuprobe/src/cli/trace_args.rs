@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::attach_args::AttachArgs;
+use super::record_args::GraphTimes;
 use super::value_parsers::{path_not_pid, pid_not_path, span};
 
 #[derive(Debug, Args)]
@@ -22,6 +23,10 @@ pub(crate) struct TraceArgs {
     /// Functions to trace (repeatable; `!GLOB` excludes some; `-e '*'` is all, including the hot ones)
     #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
     pub(crate) events: Vec<String>,
+    /// Also what the GPU executed, from processes that have loaded the agent (CUDA_INJECTION64_PATH). With `=nodes`, each
+    /// node of a CUDA graph. It slows down these processes: see docs/gpu-time.md
+    #[arg(long, value_name = "GRAPHS", num_args = 0..=1, require_equals = true, default_missing_value = "graphs")]
+    pub(crate) gpu_time: Option<GraphTimes>,
     /// Print no times in front of lines
     #[arg(short = 't', long = "no-time")]
     pub(crate) no_time: bool,

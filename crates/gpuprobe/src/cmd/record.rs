@@ -28,7 +28,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let budget =
         budget.map(|share| ProbeBudget::measured(share, &config, collect(&args.recording))).transpose()?;
     let (collect, verbose) = (collect(&args.recording), args.recording.attach.verbose);
-    let mut following = Following::start(&config, selection, wanted, collect, verbose)?;
+    let gpu_time = args.recording.gpu_time;
+    let mut following = Following::start(&config, selection, wanted, collect, verbose, gpu_time)?;
     following.probes.budget = budget;
     following.show_stacks_at_quit();
     let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;

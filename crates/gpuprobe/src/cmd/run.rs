@@ -9,6 +9,7 @@ use gpuprobe_event::{LossCause, Tgid};
 
 use crate::cli::{RecordingArgs, RunArgs, UserArgs};
 use crate::session::command::supervise::SupervisedCommand;
+use crate::session::gpu_time::agent_file;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
@@ -64,7 +65,7 @@ pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
     };
     let budget = args.budget.map(|share| ProbeBudget::measured(share, &config, collect(args))).transpose()?;
     let probes = Probes::new(&config, selection, collect(args), args.attach.verbose)?;
-    let mut probes = probes.with_hooks(hooks).with_budget(budget);
+    let mut probes = probes.with_hooks(hooks).with_budget(budget).with_gpu_times(args.gpu_time);
     // most programs use the same dynamic loader as gpuprobe: probed now, they need not be stopped for it
     probes.attach_loader_of(Tgid(std::process::id()));
     Ok(probes)
@@ -83,7 +84,8 @@ pub(crate) fn record(
         );
     }
     let output = Destination::find(args.output.as_deref(), Access::requested(args.mode))?;
-    let mut supervised = SupervisedCommand::start_paused(command, user)?;
+    let variables = args.gpu_time.map(|_| agent_file::environment()).transpose()?.unwrap_or_default();
+    let mut supervised = SupervisedCommand::start_paused(command, user, &variables)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.resume(&probes)?;
     let status = loop {

@@ -22,8 +22,14 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     let hooks = &args.attach.resolved.hooks;
     let selection = Selection::from_globs(&args.events, hooks)?;
     let wanted = FollowTargets { pids: &args.pids, paths: &args.paths, hooks };
-    let following =
-        Following::start(&capture_config(args), selection, wanted, Collect::Stream, args.attach.verbose)?;
+    let following = Following::start(
+        &capture_config(args),
+        selection,
+        wanted,
+        Collect::Stream,
+        args.attach.verbose,
+        args.gpu_time,
+    )?;
     keep_memory();
     let printer = Printer::start(form(args, &following.probes))?;
     let early = args.pending.map(|_| EarlyCalls::new()).transpose()?;
@@ -43,6 +49,7 @@ fn capture_config(args: &TraceArgs) -> CaptureConfig {
         entry_only: args.entries,
         stacks: args.stack,
         names: true,
+        gpu_time: args.gpu_time.is_some(),
         ..config(&args.attach)
     }
 }

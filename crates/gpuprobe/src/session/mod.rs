@@ -3,6 +3,7 @@
 
 pub(crate) mod command;
 pub(crate) mod follow;
+pub(crate) mod gpu_time;
 pub(crate) mod host;
 pub(crate) mod probes;
 pub(crate) mod record;

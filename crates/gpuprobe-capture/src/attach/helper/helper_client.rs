@@ -68,9 +68,9 @@ impl Patience {
 
 impl HelperClient {
     /// Starts the helper by a command that calls [`crate::HelperServer::receive`] with the descriptor numbers that are
-    /// added to its arguments. `--perf` is added before them if probes are attached by perf events.
-    pub(crate) fn start(mut command: Command, object: &Object, tier: Tier) -> Result<Self, CaptureError> {
-        if tier == Tier::Perf {
+    /// added to its arguments. `--perf` is added before them if it has to make perf events, which needs more privileges.
+    pub(crate) fn start(mut command: Command, object: &Object, perf: bool) -> Result<Self, CaptureError> {
+        if perf {
             command.arg("--perf");
         }
         let mut files = vec![

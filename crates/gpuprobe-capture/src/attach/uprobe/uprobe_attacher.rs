@@ -54,8 +54,10 @@ impl UprobeAttacher {
         tier: Tier,
         counted: CountedOps,
     ) -> Result<Self, CaptureError> {
+        // requests to agents are perf events on every tier
+        let perf = tier == Tier::Perf || config.gpu_time;
         Ok(Self {
-            helper: HelperClient::start(helper, &object, tier)?,
+            helper: HelperClient::start(helper, &object, perf)?,
             object,
             attached: HashMap::new(),
             loaders: HashMap::new(),

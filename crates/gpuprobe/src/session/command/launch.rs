@@ -46,7 +46,11 @@ impl Drop for LaunchedCommand {
 impl LaunchedCommand {
     /// Starts the command up to its exec. Signals must be blocked already: the copy inherits the mask, and the signal
     /// to continue must not arrive before it waits.
-    pub(crate) fn start_paused(command: &[OsString], user: Option<&CommandUser>) -> Result<Self> {
+    pub(crate) fn start_paused(
+        command: &[OsString],
+        user: Option<&CommandUser>,
+        variables: &[(&'static str, OsString)],
+    ) -> Result<Self> {
         let Some(program) = command.first() else { bail!("no command given") };
         let found = find(Path::new(program))?;
         let mut words = vec![found.into_os_string()];
@@ -63,6 +67,7 @@ impl LaunchedCommand {
             // the terminal sends it to the command as well
             .args(File::open("/dev/tty").is_ok().then_some("--ignore-quit"))
             .envs(user.into_iter().flat_map(CommandUser::environment))
+            .envs(variables.iter().cloned())
             .arg(std::process::id().to_string())
             .arg("--")
             .args(words)

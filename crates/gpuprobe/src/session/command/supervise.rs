@@ -41,14 +41,18 @@ pub(crate) struct CommandEnd {
 }
 
 impl SupervisedCommand {
-    /// Starts the command up to its exec, as this user.
-    pub(crate) fn start_paused(command: &[OsString], user: &UserArgs) -> Result<Self> {
+    /// Starts the command up to its exec, as this user and with these variables.
+    pub(crate) fn start_paused(
+        command: &[OsString],
+        user: &UserArgs,
+        variables: &[(&'static str, OsString)],
+    ) -> Result<Self> {
         let user = CommandUser::selected(user)?;
         // before any thread or the command is created, so that none of them receives the signals
         let signals = Signals::block()?;
         Ok(Self {
             signals,
-            launched: LaunchedCommand::start_paused(command, user.as_ref())?,
+            launched: LaunchedCommand::start_paused(command, user.as_ref(), variables)?,
             stops: StopRequests::default(),
             wants_stacks: false,
         })

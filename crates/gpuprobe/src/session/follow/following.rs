@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 
 use super::mapping_watch::Watch;
 use super::process_set::{ProcessSet, process_of_thread};
-use crate::cli::RESCAN;
+use crate::cli::{GraphTimes, RESCAN};
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
 use crate::session::signals::{Signals, ends_session};
@@ -49,9 +49,10 @@ impl Following {
         wanted: FollowTargets<'_>,
         collect: Collect,
         verbose: bool,
+        gpu_time: Option<GraphTimes>,
     ) -> Result<Self> {
         let probes = Probes::new(config, selection, collect, verbose)?;
-        let mut probes = probes.with_hooks(Arc::clone(wanted.hooks));
+        let mut probes = probes.with_hooks(Arc::clone(wanted.hooks)).with_gpu_times(gpu_time);
         // before any thread is created, so that no thread receives the signals
         let signals = Signals::block()?;
         // before processes are scanned, so that no mapping is missed

@@ -25,7 +25,8 @@ use super::tensor_holders::fill_holders;
 use super::user_quota::UserQuota;
 use super::xid_users::fill_users;
 use super::{helper_commands, linux_hooks};
-use crate::cli::AttachArgs;
+use crate::cli::{AttachArgs, GraphTimes};
+use crate::session::gpu_time::gpu_times::GpuTimes;
 use crate::terminal::notes::note;
 
 pub(super) const PROC: &str = "/proc";
@@ -67,6 +68,8 @@ pub(crate) struct Probes {
     devices: Option<Devices>,
     /// With `--budget`.
     pub(crate) budget: Option<ProbeBudget>,
+    /// With `--gpu-time`.
+    gpu_times: Option<GpuTimes>,
     pub(crate) verbose: bool,
 }
 
@@ -163,6 +166,7 @@ impl Probes {
             suppress_skips: false,
             devices: config.device_syscalls.then(Devices::default),
             budget: None,
+            gpu_times: None,
             verbose,
         };
         if let Some(devices) = &mut probes.devices {
@@ -212,6 +216,12 @@ impl Probes {
     /// Enforces this budget. It requires [`CaptureConfig::apart`].
     pub(crate) fn with_budget(self, budget: Option<ProbeBudget>) -> Self {
         Self { budget, ..self }
+    }
+
+    /// Collects GPU times.
+    pub(crate) fn with_gpu_times(mut self, graphs: Option<GraphTimes>) -> Self {
+        self.gpu_times = graphs.map(|graphs| GpuTimes::new(graphs, self.capture.clock()));
+        self
     }
 
     /// Also probes these functions, in all libraries that match.
@@ -278,13 +288,21 @@ impl Probes {
         fill_containers(&mut batch);
         fill_users(&mut batch.xids, Path::new(PROC));
         fill_holders(&mut batch, &mut self.capture)?;
+        if let Some(gpu_times) = &mut self.gpu_times {
+            gpu_times.add_to(&mut batch, &mut self.capture)?;
+        }
         Ok(batch)
     }
 
     /// Ends observation at one instant and removes every probe: see [`Capture::detach`].
     pub(crate) fn end_observation(&mut self) -> Result<Ending, CaptureError> {
+        let reports =
+            self.gpu_times.as_mut().map(|gpu_times| gpu_times.stop(&mut self.capture)).transpose()?;
         let mut ending = self.capture.detach()?;
         fill_holders(&mut ending.batch, &mut self.capture)?;
+        if let Some(gpu_times) = &mut self.gpu_times {
+            gpu_times.add_last(reports.unwrap_or_default(), &mut ending, &mut self.capture)?;
+        }
         Ok(ending)
     }
 
@@ -297,12 +315,18 @@ impl Probes {
             Ok(Some(_)) if at_exec => return false,
             _ => {}
         }
+        if self.gpu_times.as_ref().is_some_and(|gpu_times| gpu_times.agents.has_new(tgid)) {
+            return true;
+        }
         let scan = self.inspector.of_pid(proc_root, tgid.0).unwrap_or_default();
         scan.libraries.iter().any(|l| !self.considered.contains(&(l.id, l.kind)))
     }
 
     /// Probes what a process has mapped. Returns the number of new libraries.
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
+        if let Some(gpu_times) = &mut self.gpu_times {
+            gpu_times.agents.consider(tgid, &mut self.capture);
+        }
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
         let new = self.attach_scan(scan);
         if !new.library_removed {

@@ -44,6 +44,7 @@ pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Sele
         sites: selection.has(Class::Alloc) || selection.has(Class::Vmm) || args.tensors,
         call_sites: args.stack,
         tensors: args.tensors,
+        gpu_time: args.gpu_time.is_some(),
         launches: selection.has(Class::Launch) || selection.has(Class::GraphLaunch),
         copies: selection.has_copies(),
         rows: args.verify,

@@ -1,0 +1,158 @@
+//! The agents inside of processes: finds them, asks them to collect, and makes them let go of CUPTI when something else
+//! needs it.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gpuprobe_capture::{AgentContent, AgentReport, Capture, CaptureError};
+use gpuprobe_discover::{AgentLibrary, gpu_time_libraries};
+use gpuprobe_event::agent::{AgentRecord, AgentRequest, Collection};
+use gpuprobe_event::{Tgid, Tid};
+
+use crate::terminal::notes::note;
+
+const PROC: &str = "/proc";
+/// How long agents may take for their last records.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The agents of the observed processes.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    /// Record each node of a CUDA graph.
+    nodes: bool,
+    processes: HashMap<Tgid, Agent>,
+}
+
+#[derive(Debug)]
+struct Agent {
+    library: AgentLibrary,
+    /// Its thread, once it has reported.
+    tid: Option<Tid>,
+    /// What it does, once it has reported.
+    collection: Option<Collection>,
+    has_let_go: bool,
+}
+
+impl Agents {
+    pub(crate) fn new(nodes: bool) -> Self {
+        Self { nodes, processes: HashMap::new() }
+    }
+
+    /// Whether a process has an agent that was not asked yet.
+    pub(crate) fn has_new(&self, tgid: Tgid) -> bool {
+        !self.processes.contains_key(&tgid)
+            && gpu_time_libraries(Path::new(PROC), tgid.0).is_ok_and(|found| found.agent.is_some())
+    }
+
+    /// Asks the agent of a process to collect, if it has one.
+    pub(crate) fn consider(&mut self, tgid: Tgid, capture: &mut Capture) {
+        // the process may have exited
+        let Ok(found) = gpu_time_libraries(Path::new(PROC), tgid.0) else { return };
+        if let Some(problem) = &found.problem {
+            note!("gpuprobe: no GPU times of process {tgid}: {problem}");
+        }
+        let Some(library) = found.agent else { return };
+        for cupti in &found.cuptis {
+            if let Err(error) = capture.attach_cupti(cupti) {
+                note!("gpuprobe: other users of CUPTI in process {tgid} are not noticed: {error:#}");
+            }
+        }
+        if self.processes.contains_key(&tgid) {
+            return;
+        }
+        if let Err(error) = self.ask(tgid, &library, capture) {
+            note!("gpuprobe: no GPU times of process {tgid}: {error:#}");
+            return;
+        }
+        let agent = Agent { library, tid: None, collection: None, has_let_go: false };
+        self.processes.insert(tgid, agent);
+    }
+
+    fn ask(&self, tgid: Tgid, library: &AgentLibrary, capture: &mut Capture) -> Result<(), CaptureError> {
+        capture.attach_agent(library)?;
+        if self.nodes {
+            capture.request(tgid, library, AgentRequest::Nodes)?;
+        }
+        capture.request(tgid, library, AgentRequest::Collect)
+    }
+
+    /// Takes what agents reported. Reports of processes that are not observed are omitted: another gpuprobe may have
+    /// asked their agents.
+    pub(crate) fn take(&mut self, capture: &mut Capture) -> Result<Vec<AgentReport>, CaptureError> {
+        let mut reports = capture.take_agent_reports()?;
+        reports.retain(|report| self.processes.contains_key(&report.tgid));
+        for report in &reports {
+            let Some(agent) = self.processes.get_mut(&report.tgid) else { continue };
+            match &report.content {
+                AgentContent::Records(records) => agent.note(records),
+                AgentContent::UsesCupti => agent.make_let_go(report, capture)?,
+            }
+        }
+        Ok(reports)
+    }
+
+    /// Asks all agents to stop, and returns their last reports.
+    pub(crate) fn stop(&mut self, capture: &mut Capture) -> Result<Vec<AgentReport>, CaptureError> {
+        capture.withdraw_all();
+        let begin = Instant::now();
+        let mut reports = self.take(capture)?;
+        while self.processes.iter().any(|(tgid, agent)| agent.is_collecting() && is_running(*tgid))
+            && begin.elapsed() < STOP_PATIENCE
+        {
+            capture.rest(Duration::from_millis(5));
+            reports.extend(self.take(capture)?);
+        }
+        Ok(reports)
+    }
+
+    /// The process has exited or executes another program.
+    pub(crate) fn forget(&mut self, tgid: Tgid, capture: &mut Capture) {
+        if self.processes.remove(&tgid).is_some() {
+            capture.withdraw(tgid, &AgentRequest::ALL);
+            capture.forget_agent(tgid);
+        }
+    }
+
+    /// Processes with an agent.
+    pub(crate) fn count(&self) -> usize {
+        self.processes.len()
+    }
+}
+
+impl Agent {
+    fn note(&mut self, records: &[AgentRecord]) {
+        let states = records.iter().filter_map(|record| match record {
+            AgentRecord::State(state) => Some(state),
+            _ => None,
+        });
+        for state in states {
+            self.tid = Some(Tid(state.tid));
+            self.collection = Some(state.collection);
+        }
+    }
+
+    fn is_collecting(&self) -> bool {
+        self.collection == Some(Collection::Collecting)
+    }
+
+    /// Something else in the process begins to use CUPTI, which serves one user only.
+    fn make_let_go(&mut self, report: &AgentReport, capture: &mut Capture) -> Result<(), CaptureError> {
+        // the agent itself calls these functions too, before it has reported its thread or in it
+        let is_own = self.tid.is_none_or(|own| own == report.tid);
+        if is_own || self.has_let_go || !self.is_collecting() {
+            return Ok(());
+        }
+        self.has_let_go = true;
+        capture.request(report.tgid, &self.library, AgentRequest::LetGo)?;
+        note!(
+            "gpuprobe: process {} uses CUPTI itself now, as a profiler does: its GPU times end here",
+            report.tgid
+        );
+        Ok(())
+    }
+}
+
+fn is_running(tgid: Tgid) -> bool {
+    Path::new(PROC).join(tgid.to_string()).exists()
+}
