@@ -10,6 +10,7 @@ use gpuprobe_event::{LossCause, Tgid};
 use crate::cli::{RecordingArgs, RunArgs, UserArgs};
 use crate::session::command::supervise::SupervisedCommand;
 use crate::session::gpu_time::agent_file;
+use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
@@ -65,7 +66,8 @@ pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
     };
     let budget = args.budget.map(|share| ProbeBudget::measured(share, &config, collect(args))).transpose()?;
     let probes = Probes::new(&config, selection, collect(args), args.attach.verbose)?;
-    let mut probes = probes.with_hooks(hooks).with_budget(budget).with_gpu_times(args.gpu_time);
+    let mut probes =
+        probes.with_hooks(hooks).with_budget(budget).with_gpu_times(args.gpu_time, Schedule::Always);
     // most programs use the same dynamic loader as gpuprobe: probed now, they need not be stopped for it
     probes.attach_loader_of(Tgid(std::process::id()));
     Ok(probes)

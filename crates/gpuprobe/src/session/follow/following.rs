@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use super::mapping_watch::Watch;
 use super::process_set::{ProcessSet, process_of_thread};
 use crate::cli::{GraphTimes, RESCAN};
+use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
 use crate::session::signals::{Signals, ends_session};
@@ -52,7 +53,8 @@ impl Following {
         gpu_time: Option<GraphTimes>,
     ) -> Result<Self> {
         let probes = Probes::new(config, selection, collect, verbose)?;
-        let mut probes = probes.with_hooks(Arc::clone(wanted.hooks)).with_gpu_times(gpu_time);
+        let mut probes =
+            probes.with_hooks(Arc::clone(wanted.hooks)).with_gpu_times(gpu_time, Schedule::Always);
         // before any thread is created, so that no thread receives the signals
         let signals = Signals::block()?;
         // before processes are scanned, so that no mapping is missed

@@ -21,6 +21,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Agents {
     /// Record each node of a CUDA graph.
     nodes: bool,
+    /// Whether agents are asked to collect now.
+    is_wanted: bool,
     processes: HashMap<Tgid, Agent>,
 }
 
@@ -36,7 +38,23 @@ struct Agent {
 
 impl Agents {
     pub(crate) fn new(nodes: bool) -> Self {
-        Self { nodes, processes: HashMap::new() }
+        Self { nodes, is_wanted: true, processes: HashMap::new() }
+    }
+
+    /// Asks all agents to collect, or not to.
+    pub(crate) fn set_wanted(&mut self, is_wanted: bool, capture: &mut Capture) {
+        if self.is_wanted == is_wanted {
+            return;
+        }
+        self.is_wanted = is_wanted;
+        for (tgid, agent) in &mut self.processes {
+            if !is_wanted {
+                capture.withdraw(*tgid, &AgentRequest::ALL);
+                agent.has_let_go = false;
+            } else if let Err(error) = ask(*tgid, &agent.library, self.nodes, capture) {
+                note!("gpuprobe: no GPU times of process {tgid}: {error:#}");
+            }
+        }
     }
 
     /// Whether a process has an agent that was not asked yet.
@@ -61,20 +79,16 @@ impl Agents {
         if self.processes.contains_key(&tgid) {
             return;
         }
-        if let Err(error) = self.ask(tgid, &library, capture) {
+        let asked = match self.is_wanted {
+            true => ask(tgid, &library, self.nodes, capture),
+            false => capture.attach_agent(&library),
+        };
+        if let Err(error) = asked {
             note!("gpuprobe: no GPU times of process {tgid}: {error:#}");
             return;
         }
         let agent = Agent { library, tid: None, collection: None, has_let_go: false };
         self.processes.insert(tgid, agent);
-    }
-
-    fn ask(&self, tgid: Tgid, library: &AgentLibrary, capture: &mut Capture) -> Result<(), CaptureError> {
-        capture.attach_agent(library)?;
-        if self.nodes {
-            capture.request(tgid, library, AgentRequest::Nodes)?;
-        }
-        capture.request(tgid, library, AgentRequest::Collect)
     }
 
     /// Takes what agents reported. Reports of processes that are not observed are omitted: another gpuprobe may have
@@ -113,11 +127,15 @@ impl Agents {
             capture.forget_agent(tgid);
         }
     }
+}
 
-    /// Processes with an agent.
-    pub(crate) fn count(&self) -> usize {
-        self.processes.len()
+/// Asks the agent of a process to collect.
+fn ask(tgid: Tgid, library: &AgentLibrary, nodes: bool, capture: &mut Capture) -> Result<(), CaptureError> {
+    capture.attach_agent(library)?;
+    if nodes {
+        capture.request(tgid, library, AgentRequest::Nodes)?;
     }
+    capture.request(tgid, library, AgentRequest::Collect)
 }
 
 impl Agent {

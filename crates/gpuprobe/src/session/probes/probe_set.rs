@@ -26,7 +26,7 @@ use super::user_quota::UserQuota;
 use super::xid_users::fill_users;
 use super::{helper_commands, linux_hooks};
 use crate::cli::{AttachArgs, GraphTimes};
-use crate::session::gpu_time::gpu_times::GpuTimes;
+use crate::session::gpu_time::gpu_times::{GpuTimes, Schedule};
 use crate::terminal::notes::note;
 
 pub(super) const PROC: &str = "/proc";
@@ -219,8 +219,8 @@ impl Probes {
     }
 
     /// Collects GPU times.
-    pub(crate) fn with_gpu_times(mut self, graphs: Option<GraphTimes>) -> Self {
-        self.gpu_times = graphs.map(|graphs| GpuTimes::new(graphs, self.capture.clock()));
+    pub(crate) fn with_gpu_times(mut self, graphs: Option<GraphTimes>, schedule: Schedule) -> Self {
+        self.gpu_times = graphs.map(|graphs| GpuTimes::new(graphs, schedule, self.capture.clock()));
         self
     }
 
