@@ -6,6 +6,7 @@ export CARGO_TARGET_DIR ?= target
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
+AGENT := $(CARGO_TARGET_DIR)/release/libgpuprobe_agent.so
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help demo build test unit fuzz bpf vm bench lint fmt install clean
@@ -16,9 +17,9 @@ help: ## This list
 demo: build ## See gpuprobe work, without a GPU and without CUDA
 	$(SUDO) $(GPUPROBE) demo
 
-build: ## The gpuprobe binary, in target/release
+build: ## The gpuprobe binary and the agent's library, in target/release
 	@scripts/setup build
-	cargo build --release -p gpuprobe
+	cargo build --release -p gpuprobe -p gpuprobe-agent
 
 test: ## Every check and test; what needs root or BPF is skipped where there is none
 	@scripts/setup test
@@ -52,9 +53,10 @@ fmt: ## Format Rust, C and C++
 	cargo fmt --all
 	find benches crates tests tools \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0r clang-format -i
 
-install: ## Install the built binary, manual pages, completions and examples (PREFIX=/usr/local)
+install: ## Install the built binary, the agent's library, manual pages, completions and examples (PREFIX=/usr/local)
 	@test -x $(GPUPROBE) || { echo "$(GPUPROBE) is not there; run make build first, not as root" >&2; exit 1; }
 	install -D -m 755 --strip $(GPUPROBE) $(DESTDIR)$(PREFIX)/bin/gpuprobe
+	install -D -m 644 --strip $(AGENT) $(DESTDIR)$(PREFIX)/lib/gpuprobe/libgpuprobe_agent.so
 	@packaging/install-data $(DESTDIR)$(PREFIX)
 
 clean: ## Remove everything built

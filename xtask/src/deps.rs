@@ -17,6 +17,12 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule { package: "gpuprobe-event", uses: &[], builds_with: &[], tests_with: &[] },
+    Rule {
+        package: "gpuprobe-agent",
+        uses: &["gpuprobe-event"],
+        builds_with: &[],
+        tests_with: &["gpuprobe-standin"],
+    },
     Rule { package: "gpuprobe-discover", uses: &["gpuprobe-event"], builds_with: &[], tests_with: &[] },
     Rule {
         package: "gpuprobe-capture",

@@ -1,8 +1,7 @@
 //! Loads and attaches the BPF programs, and turns their records and tables into events and counts.
 //!
-//! This is the only crate with BPF, `unsafe` and a need for privileges. [`Capture`] owns everything that is loaded
-//! and attached; dropping it removes every probe. [`Nvml`] reads the state of the GPUs from NVIDIA's management
-//! library.
+//! This is the only crate with BPF and a need for privileges. [`Capture`] owns everything that is loaded and attached;
+//! dropping it removes every probe. [`Nvml`] reads the state of the GPUs from NVIDIA's management library.
 
 mod attach;
 #[doc(hidden)]

@@ -68,6 +68,9 @@ struct context {
 /* The handle of the current context; 0 if the thread has none. */
 uint64_t context_current(void);
 
+/* The device of the context that the thread uses, and CUPTI's number of the context. */
+void context_describe(uint32_t *device, uint32_t *number);
+
 /* The context that the thread's allocations belong to. The caller holds the lock. */
 struct context *context_to_use(int *error);
 
@@ -123,5 +126,37 @@ enum handle_kind {
 	HANDLE_NODE
 };
 void *handle_new(enum handle_kind kind);
+
+/* Makes a handle available for reuse. */
+void handle_free(enum handle_kind kind, void *handle);
+
+/* The number of a handle among those of its kind, from 1. */
+uint32_t handle_number(void *handle);
+
+#define NEW_HANDLE(function, kind)                                                                           \
+	int impl_##function(void **out)                                                                      \
+	{                                                                                                    \
+		ENTER(function);                                                                             \
+		if (!out)                                                                                    \
+			return CUDA_ERROR_INVALID_VALUE;                                                     \
+		*out = handle_new(kind);                                                                     \
+		return CUDA_SUCCESS;                                                                         \
+	}
+
+/* The name of a kernel by its handle; NULL if it is none of the driver's. */
+const char *kernel_name(const void *handle);
+
+/* Adds an operation to the graph that a stream captures into; 0 if it does not capture. */
+struct gpu_op;
+int capture_op(void *stream, const struct gpu_op *op);
+
+int capture_is_active(void);
+
+/* Whether it matters what is submitted: CUPTI listens, or a stream captures. */
+int gpu_is_observed(void);
+
+/* An operation, and those of a graph, run on a stream. */
+void gpu_submit(void *stream, const struct gpu_op *op);
+void gpu_submit_graph(void *stream, uint32_t graph, const struct gpu_op *ops, unsigned int count);
 
 #endif

@@ -152,6 +152,18 @@ struct context *context_to_use(int *error)
 	return context;
 }
 
+void context_describe(uint32_t *device, uint32_t *number)
+{
+	struct context *context;
+	int error;
+
+	spin_lock(&driver_lock);
+	context = context_to_use(&error);
+	*device = context ? (uint32_t)context->device : 0;
+	*number = context ? (uint32_t)(context - contexts) + 1 : 0;
+	spin_unlock(&driver_lock);
+}
+
 static void push(uint64_t context)
 {
 	if (depth < CONTEXT_STACK)

@@ -94,15 +94,6 @@ int impl_cuDeviceGetAttribute(int *value, int attribute, int device)
 	return CUDA_SUCCESS;
 }
 
-/* There are no private tables. */
-int impl_cuGetExportTable(const void **table, const void *id)
-{
-	(void)table;
-	(void)id;
-	ENTER(cuGetExportTable);
-	return CUDA_ERROR_NOT_FOUND;
-}
-
 static void *own_handle(void)
 {
 	static void *handle;

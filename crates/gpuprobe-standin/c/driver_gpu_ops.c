@@ -1,10 +1,11 @@
 /*
- * Streams, events, graphs, modules and launches of the stand-in driver: handles, and callbacks that run
- * immediately.
+ * Streams, events, modules and launches of the stand-in driver: handles, and callbacks that run immediately.
  */
 #include "driver.h"
 
 #include <stdlib.h>
+
+#include "gpu_op.h"
 
 #define HANDLE_RANGE (1ULL << 32)
 #define FIRST_RANGE 0x560100000000ULL
@@ -26,13 +27,7 @@ static unsigned int freed_counts[8];
 static struct spinlock kernels_lock;
 static struct kernel *kernels;
 
-#define MAX_CAPTURES 64
-static struct spinlock captures_lock;
-/* Capturing streams, and the graphs they capture into. */
-static void *captures[MAX_CAPTURES];
-static void *captured_into[MAX_CAPTURES];
-
-static void handle_free(enum handle_kind kind, void *handle)
+void handle_free(enum handle_kind kind, void *handle)
 {
 	spin_lock(&freed_lock);
 	if (freed_counts[kind] < MAX_FREED)
@@ -60,6 +55,11 @@ void *handle_new(enum handle_kind kind)
 		return again;
 	number = __atomic_add_fetch(&handle_counts[kind], 1, __ATOMIC_RELAXED);
 	return (void *)(FIRST_RANGE + HANDLE_RANGE * kind + HANDLE_STEP * number);
+}
+
+uint32_t handle_number(void *handle)
+{
+	return (uint32_t)(((uint64_t)handle - FIRST_RANGE) % HANDLE_RANGE / HANDLE_STEP);
 }
 
 static struct kernel *find_kernel(const char *name)
@@ -108,30 +108,16 @@ static int name_of_kernel(const char **name, const void *handle)
 	return CUDA_SUCCESS;
 }
 
-#define NEW_HANDLE(function, kind)                                                                           \
-	int impl_##function(void **out)                                                                      \
-	{                                                                                                    \
-		ENTER(function);                                                                             \
-		if (!out)                                                                                    \
-			return CUDA_ERROR_INVALID_VALUE;                                                     \
-		*out = handle_new(kind);                                                                     \
-		return CUDA_SUCCESS;                                                                         \
-	}
+const char *kernel_name(const void *handle)
+{
+	const char *name = NULL;
+
+	return name_of_kernel(&name, handle) ? NULL : name;
+}
 
 NEW_HANDLE(cuStreamCreate, HANDLE_STREAM)
 NEW_HANDLE(cuStreamCreateWithPriority, HANDLE_STREAM)
 NEW_HANDLE(cuEventCreate, HANDLE_EVENT)
-NEW_HANDLE(cuGraphCreate, HANDLE_GRAPH)
-NEW_HANDLE(cuGraphClone, HANDLE_GRAPH)
-NEW_HANDLE(cuGraphAddKernelNode, HANDLE_NODE)
-NEW_HANDLE(cuGraphAddKernelNode_v2, HANDLE_NODE)
-NEW_HANDLE(cuGraphAddChildGraphNode, HANDLE_NODE)
-NEW_HANDLE(cuGraphAddNode, HANDLE_NODE)
-NEW_HANDLE(cuGraphAddNode_v2, HANDLE_NODE)
-NEW_HANDLE(cuGraphInstantiate, HANDLE_EXEC)
-NEW_HANDLE(cuGraphInstantiate_v2, HANDLE_EXEC)
-NEW_HANDLE(cuGraphInstantiateWithFlags, HANDLE_EXEC)
-NEW_HANDLE(cuGraphInstantiateWithParams, HANDLE_EXEC)
 NEW_HANDLE(cuModuleLoad, HANDLE_MODULE)
 NEW_HANDLE(cuModuleLoadData, HANDLE_MODULE)
 NEW_HANDLE(cuModuleLoadDataEx, HANDLE_MODULE)
@@ -140,26 +126,6 @@ NEW_HANDLE(cuLibraryLoadData, HANDLE_MODULE)
 NEW_HANDLE(cuLibraryLoadFromFile, HANDLE_MODULE)
 NEW_HANDLE(cuLibraryGetModule, HANDLE_MODULE)
 NEW_HANDLE(cuMemPoolCreate, HANDLE_POOL)
-
-int impl_cuGraphDestroy(void *graph)
-{
-	ENTER(cuGraphDestroy);
-	if (!graph)
-		return CUDA_ERROR_INVALID_VALUE;
-	handle_free(HANDLE_GRAPH, graph);
-	LEAVE(cuGraphDestroy);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuGraphExecDestroy(void *exec)
-{
-	ENTER(cuGraphExecDestroy);
-	if (!exec)
-		return CUDA_ERROR_INVALID_VALUE;
-	handle_free(HANDLE_EXEC, exec);
-	LEAVE(cuGraphExecDestroy);
-	return CUDA_SUCCESS;
-}
 
 #define DEFAULT_POOL ((void *)0x5606ff000000ULL)
 
@@ -176,93 +142,6 @@ int impl_cuDeviceGetMemPool(void **pool, int device)
 	(void)device;
 	ENTER(cuDeviceGetMemPool);
 	*pool = DEFAULT_POOL;
-	return CUDA_SUCCESS;
-}
-
-/* The row of a capturing stream (or, for NULL, a free row); NULL if there is none. */
-static void **capture_row(void *stream)
-{
-	for (unsigned int i = 0; i < MAX_CAPTURES; i++) {
-		if (captures[i] == stream)
-			return &captures[i];
-	}
-	return NULL;
-}
-
-static int begin_capture(void *stream, void *graph)
-{
-	void **row = NULL;
-
-	spin_lock(&captures_lock);
-	if (stream && !capture_row(stream))
-		row = capture_row(NULL);
-	if (row) {
-		*row = stream;
-		captured_into[row - captures] = graph ? graph : handle_new(HANDLE_GRAPH);
-	}
-	spin_unlock(&captures_lock);
-	return row ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
-}
-
-int impl_cuStreamBeginCapture_v2(void *stream, int mode)
-{
-	(void)mode;
-	ENTER(cuStreamBeginCapture_v2);
-	return begin_capture(stream, NULL);
-}
-
-int impl_cuStreamBeginCapture(void *stream)
-{
-	ENTER(cuStreamBeginCapture);
-	return begin_capture(stream, NULL);
-}
-
-int impl_cuStreamBeginCaptureToGraph(void *stream, void *graph)
-{
-	ENTER(cuStreamBeginCaptureToGraph);
-	return graph ? begin_capture(stream, graph) : CUDA_ERROR_INVALID_VALUE;
-}
-
-int impl_cuStreamEndCapture(void *stream, void **graph)
-{
-	void **row, *into = NULL;
-
-	ENTER(cuStreamEndCapture);
-	spin_lock(&captures_lock);
-	row = stream ? capture_row(stream) : NULL;
-	if (row) {
-		into = captured_into[row - captures];
-		*row = NULL;
-	}
-	spin_unlock(&captures_lock);
-	if (!row)
-		return CUDA_ERROR_ILLEGAL_STATE;
-	*graph = into;
-	return CUDA_SUCCESS;
-}
-
-int impl_cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, void **graph)
-{
-	void **row;
-
-	ENTER(cuStreamGetCaptureInfo_v2);
-	spin_lock(&captures_lock);
-	row = stream ? capture_row(stream) : NULL;
-	*status = row != NULL;
-	if (id && row)
-		*id = row - captures + 1;
-	if (graph && row)
-		*graph = captured_into[row - captures];
-	spin_unlock(&captures_lock);
-	return CUDA_SUCCESS;
-}
-
-int impl_cuStreamIsCapturing(void *stream, int *status)
-{
-	ENTER(cuStreamIsCapturing);
-	spin_lock(&captures_lock);
-	*status = stream && capture_row(stream);
-	spin_unlock(&captures_lock);
 	return CUDA_SUCCESS;
 }
 
@@ -308,22 +187,51 @@ int impl_cuKernelGetName(const char **name, const void *kernel)
 	return name_of_kernel(name, kernel);
 }
 
-int impl_cuLaunchKernel(const void *function)
+static int launch(const void *function, const unsigned int grid[3], const unsigned int block[3],
+		  unsigned int shared_bytes, void *stream)
+{
+	struct gpu_op op = {
+	    .kind = GPU_OP_KERNEL,
+	    .grid = {grid[0], grid[1], grid[2]},
+	    .block = {block[0], block[1], block[2]},
+	    .shared_bytes = shared_bytes,
+	};
+
+	if (!function)
+		return CUDA_ERROR_INVALID_HANDLE;
+	if (LIKELY(!gpu_is_observed()))
+		return CUDA_SUCCESS;
+	op.name = kernel_name(function);
+	gpu_submit(stream, &op);
+	return CUDA_SUCCESS;
+}
+
+int impl_cuLaunchKernel(const void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+			unsigned int block_x, unsigned int block_y, unsigned int block_z,
+			unsigned int shared_bytes, void *stream)
 {
 	ENTER(cuLaunchKernel);
-	return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return launch(function, (unsigned int[]){grid_x, grid_y, grid_z},
+		      (unsigned int[]){block_x, block_y, block_z}, shared_bytes, stream);
 }
 
-int impl_cuLaunchCooperativeKernel(const void *function)
+int impl_cuLaunchCooperativeKernel(const void *function, unsigned int grid_x, unsigned int grid_y,
+				   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+				   unsigned int block_z, unsigned int shared_bytes, void *stream)
 {
 	ENTER(cuLaunchCooperativeKernel);
-	return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	return launch(function, (unsigned int[]){grid_x, grid_y, grid_z},
+		      (unsigned int[]){block_x, block_y, block_z}, shared_bytes, stream);
 }
 
-int impl_cuLaunchKernelEx(const void *config, const void *function)
+int impl_cuLaunchKernelEx(const struct CUlaunchConfig *config, const void *function)
 {
 	ENTER(cuLaunchKernelEx);
-	return config && function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+	if (!config)
+		return CUDA_ERROR_INVALID_HANDLE;
+	return launch(function, (unsigned int[]){config->gridDimX, config->gridDimY, config->gridDimZ},
+		      (unsigned int[]){config->blockDimX, config->blockDimY, config->blockDimZ},
+		      config->sharedMemBytes, config->hStream);
 }
 
 /* Host functions run immediately, on the calling thread, inside the call. */

@@ -164,6 +164,7 @@ impl Builder {
         self.library(Library::Nccl, &["nccl.c", "faults.c"], None)?;
         self.library(Library::C10, &["c10.c", "faults.c"], None)?;
         self.c10_cuda()?;
+        self.cupti()?;
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
         self.static_runtime(runtime)?;
         self.plugin()?;
@@ -178,6 +179,7 @@ impl Builder {
         }
         self.workload("collectives", &["collectives"], Link::Nccl)?;
         self.workload("callers", &["callers"], Link::Both)?;
+        self.workload("gpu_work", &["gpu_work"], Link::Both)?;
         self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("rare_call", &["rare_call"], Link::Runtime)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
@@ -301,6 +303,19 @@ impl Builder {
             .arg("-o")
             .arg(self.dir.join(C10_CUDA));
         run(cxx, C10_CUDA)
+    }
+
+    /// Builds CUPTI. It looks for the driver that the program has loaded.
+    fn cupti(&self) -> Result<(), Error> {
+        let name = self.options.cuda.cupti();
+        let mut cc = self.cc();
+        cc.args(LIBRARY_FLAGS)
+            .args(["-shared", "-s", "-pthread"])
+            .arg(format!("-Wl,-soname,{name}"))
+            .args(["cupti.c", "cupti_records.c", "faults.c"].map(|source| self.source(source)))
+            .args(["-ldl", "-o"])
+            .arg(self.dir.join(&name));
+        run(cc, &name)
     }
 
     fn plugin(&self) -> Result<(), Error> {

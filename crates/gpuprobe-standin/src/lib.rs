@@ -15,6 +15,9 @@
 //! that device the first one unless `CUDA_DEVICE_ORDER` says otherwise. A thread without a current context uses the
 //! primary context of the first device. A forked child starts without contexts and without memory.
 //!
+//! `cuInit` loads the library that `CUDA_INJECTION64_PATH` names. CUPTI records what is submitted then, and keeps a ledger
+//! of it in the file that `STANDIN_CUPTI_LEDGER` names (`c/cupti.h`).
+//!
 //! NVML has two GPUs, the first two of these; its processes and errors, and delays, are in a file that `STANDIN_NVML`
 //! names (`c/nvml.c`).
 //!
@@ -35,6 +38,7 @@
 //! | `driver_args` | | about 35 functions of the driver with distinctive arguments, one line each |
 //! | `driver_only` | | only the driver interface |
 //! | `forker` | `CHILDREN PROGRAM` | fork and exec, one line per process |
+//! | `gpu_work` | `--threads N --operations N --pause US --wait --fork --hold MS` | kernels, copies, memsets and graphs on many streams, with their counts |
 //! | `gpus` | `ASK CHOICE` | memory on every GPU it sees, live until a line arrives |
 //! | `hangs` | `THREADS` | threads that wait for the device and for a stream, and a call that is left by longjmp |
 //! | `hoarder` | `N` | N allocations, live until a line arrives, never freed |
@@ -77,7 +81,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 38] = [
+pub const WORKLOADS: [&str; 39] = [
     "args",
     "args_renamed",
     "rare_call",
@@ -92,6 +96,7 @@ pub const WORKLOADS: [&str; 38] = [
     "driver_args",
     "driver_only",
     "forker",
+    "gpu_work",
     "gpus",
     "hangs",
     "hoarder",

@@ -87,6 +87,11 @@ impl Cuda {
         format!("libcudart-5ca1ab1e.so.{}", self.version())
     }
 
+    /// File name and SONAME of CUPTI.
+    pub fn cupti(self) -> String {
+        format!("libcupti.so.{}", self.major())
+    }
+
     /// The result of `cudaRuntimeGetVersion`.
     pub(crate) fn runtime_version(self) -> u32 {
         match self {

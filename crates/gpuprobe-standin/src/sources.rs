@@ -8,9 +8,9 @@ macro_rules! sources {
 }
 
 sources! {
-    "bench_driver.S", "bench_driver.c", "c10.c", "c10_cuda.cpp", "c10_cuda.h", "cuda_types.h", "driver.h", "driver_context.c", "driver_device.c",
-    "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_gpu_ops.c", "faults.c", "faults.h",
-    "gpu_code.c", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
+    "bench_driver.S", "bench_driver.c", "c10.c", "c10_cuda.cpp", "c10_cuda.h", "cuda_types.h", "cupti.c", "cupti.h", "cupti_records.c", "driver.h", "driver_context.c", "driver_copies.c", "driver_device.c", "driver_graphs.c",
+    "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_gpu_ops.c", "driver_trace.c", "faults.c", "faults.h",
+    "gpu_code.c", "gpu_op.h", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
     "runtime_memory.c", "runtime_gpu_ops.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/rare_call.c", "workloads/bench.c", "workloads/brief.c", "workloads/callers.c",
@@ -18,7 +18,7 @@ sources! {
     "workloads/classic.c", "workloads/collectives.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
     "workloads/demo.c", "workloads/diary.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
-    "workloads/gaps.c", "workloads/gpus.c", "workloads/hangs.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
+    "workloads/gaps.c", "workloads/gpu_work.c", "workloads/gpus.c", "workloads/hangs.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
     "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
     "workloads/launches_graphs.c", "workloads/leaks.cpp",
     "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",
@@ -46,10 +46,13 @@ pub(crate) const RUNTIME: &[&str] = &[
 /// C files of the CUDA driver.
 pub(crate) const DRIVER: &[&str] = &[
     "driver_context.c",
+    "driver_copies.c",
     "driver_device.c",
+    "driver_graphs.c",
     "driver_heap.c",
     "driver_memory.c",
     "driver_vmm.c",
     "driver_gpu_ops.c",
+    "driver_trace.c",
     "faults.c",
 ];
