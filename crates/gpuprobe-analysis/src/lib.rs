@@ -6,6 +6,7 @@
 
 pub mod conformance;
 pub mod cost;
+pub mod executions;
 pub mod gpu_ops;
 pub mod leaks;
 pub mod live;

@@ -1,0 +1,121 @@
+//! Turns what agents report into events: names are resolved, executions are matched with the calls that submitted them.
+
+mod agent_process;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpuprobe_event::agent::{AgentRecord, BatchHeader};
+use gpuprobe_event::{Call, Event, ProcessChange, ProcessEvent, Tgid};
+
+use self::agent_process::AgentProcess;
+use super::submission::Submissions;
+
+/// What the agents of all processes report. The caller numbers the events that it gets.
+#[derive(Debug, Default)]
+pub struct AgentRecords {
+    /// When the recording began, by the clock of the agents (`CLOCK_MONOTONIC`).
+    origin_ns: u64,
+    submissions: Submissions,
+    processes: HashMap<Tgid, AgentProcess>,
+    lost: u64,
+}
+
+impl AgentRecords {
+    /// Processes whose submissions are followed.
+    const MOST_PROCESSES: usize = 1 << 12;
+
+    pub fn new(origin_ns: u64) -> Self {
+        Self { origin_ns, ..Self::default() }
+    }
+
+    /// Takes in a call. Calls come in the order of their returns.
+    pub fn call(&mut self, call: &Call) {
+        let Some(submission) = self.submissions.of(call) else { return };
+        if let Some(process) = self.process_of(call.tgid) {
+            process.matcher.submitted(submission);
+        }
+    }
+
+    /// Records of calls were lost.
+    pub fn lost_calls(&mut self) {
+        self.processes.values_mut().for_each(|process| process.matcher.lost_submissions());
+    }
+
+    /// Takes in a batch of the agent of a process. `now_ns` is the time since the recording began; `demangled` makes
+    /// the name of a CUDA kernel readable.
+    pub fn batch(
+        &mut self,
+        (tgid, name): (Tgid, &Arc<str>),
+        header: &BatchHeader,
+        records: impl IntoIterator<Item = AgentRecord>,
+        now_ns: u64,
+        demangled: impl Fn(&str) -> String,
+    ) -> Vec<Event> {
+        let origin_ns = self.origin_ns;
+        let mut events = Vec::new();
+        let Some(process) = self.process_of(tgid) else { return events };
+        process.name = Arc::clone(name);
+        process.header(header);
+        for record in records {
+            match record {
+                AgentRecord::Name { id, text } => process.names.insert(id, &demangled(&text)),
+                AgentRecord::Activity(activity) => process.activity(activity, origin_ns, now_ns),
+                AgentRecord::Range(range) => process.ranges.push_back((range, now_ns)),
+                AgentRecord::State(state) => process.state(tgid, &state, origin_ns, &mut events),
+            }
+        }
+        if process.is_full() {
+            process.flush(tgid, origin_ns, &mut events);
+        }
+        self.lost =
+            self.lost.saturating_add(self.processes.get_mut(&tgid).map_or(0, AgentProcess::take_lost));
+        events
+    }
+
+    /// The executions and ranges that wait no longer for others, or for their names. To be called about every second.
+    pub fn settled(&mut self, now_ns: u64) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (tgid, process) in &mut self.processes {
+            process.settle(*tgid, self.origin_ns, Some(now_ns), &mut events);
+            self.lost = self.lost.saturating_add(process.take_lost());
+        }
+        events
+    }
+
+    /// A process started, exited or runs another program: what it still has waited for is complete.
+    pub fn process(&mut self, change: &ProcessEvent) -> Vec<Event> {
+        let mut events = Vec::new();
+        if change.change != ProcessChange::Start
+            && let Some(mut process) = self.processes.remove(&change.tgid)
+        {
+            process.flush(change.tgid, self.origin_ns, &mut events);
+            self.lost = self.lost.saturating_add(process.take_lost());
+            self.submissions.clear(change.tgid);
+        }
+        events
+    }
+
+    /// Everything that waits. The recording ends.
+    pub fn finish(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        for (tgid, process) in &mut self.processes {
+            process.flush(*tgid, self.origin_ns, &mut events);
+            self.lost = self.lost.saturating_add(process.take_lost());
+        }
+        events
+    }
+
+    /// Executions, or batches of them, that were lost since the last call.
+    pub fn take_lost(&mut self) -> u64 {
+        std::mem::take(&mut self.lost)
+    }
+
+    fn process_of(&mut self, tgid: Tgid) -> Option<&mut AgentProcess> {
+        let has_room = self.processes.len() < Self::MOST_PROCESSES;
+        (has_room || self.processes.contains_key(&tgid)).then(|| self.processes.entry(tgid).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

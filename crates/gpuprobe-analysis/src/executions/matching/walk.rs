@@ -1,0 +1,86 @@
+//! Walks along submissions and correlated activities at the same time.
+
+use std::collections::VecDeque;
+
+use super::correlated::{CLOCK_ERROR_NS, Correlated};
+use crate::executions::submission::Submission;
+
+/// A submission, and whether an execution of it was found.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    pub(super) submission: Submission,
+    pub(super) is_taken: bool,
+}
+
+/// A position in the submissions. Correlation ids are assigned during a call. So they have the order of the starts of
+/// calls, unless calls of different threads overlap: a submission that was passed by an overlapping one may still
+/// follow.
+#[derive(Clone, Debug)]
+pub(super) struct Walk {
+    pub(super) next: usize,
+    /// How much earlier than its submission an execution may seem to start.
+    pub(super) clock_error_ns: u64,
+    /// Indexes of submissions that were passed, oldest first.
+    pub(super) passed: Vec<usize>,
+}
+
+impl Walk {
+    /// Calls that overlap one call and are tried in its place.
+    const MOST_OVERLAPPING: usize = 4;
+
+    pub(super) fn at(next: usize) -> Self {
+        Self { next, clock_error_ns: CLOCK_ERROR_NS, passed: Vec::new() }
+    }
+
+    /// The index of the submission that comes next and fits.
+    pub(super) fn step(&mut self, slots: &VecDeque<Slot>, executed: &Correlated) -> Option<usize> {
+        let fits = |index: usize| {
+            slots
+                .get(index)
+                .is_some_and(|slot| !slot.is_taken && executed.fits(&slot.submission, self.clock_error_ns))
+        };
+        if let Some(at) = self.passed.iter().position(|index| fits(*index)) {
+            return Some(self.passed.remove(at));
+        }
+        while slots.get(self.next).is_some_and(|slot| slot.is_taken) {
+            self.next += 1;
+        }
+        let found = (self.next..self.next + Self::MOST_OVERLAPPING).find(|index| fits(*index))?;
+        let taken = &slots.get(found)?.submission;
+        let between = self.next..found;
+        let overlaps =
+            |passed: &Slot| passed.submission.end_ns > taken.start_ns && passed.submission.tid != taken.tid;
+        if !slots.range(between.clone()).all(|slot| slot.is_taken || overlaps(slot)) {
+            return None;
+        }
+        self.passed.extend(between);
+        // their correlation ids would be less than that of a call that began after their end
+        self.passed.retain(|index| slots.get(*index).is_some_and(overlaps));
+        self.next = found + 1;
+        Some(found)
+    }
+
+    /// How many of these, at most `most`, fit the submissions one after the other, if so many submissions without
+    /// executions may be between them. `true` if it was not a misfit that ended it.
+    pub(super) fn run(
+        mut self,
+        slots: &VecDeque<Slot>,
+        executed: &[Correlated],
+        most: usize,
+        mut skips: usize,
+    ) -> (usize, bool) {
+        for (count, one) in executed.iter().take(most).enumerate() {
+            while self.step(slots, one).is_none() {
+                if self.next >= slots.len() {
+                    return (count, true);
+                }
+                if count == 0 || skips == 0 {
+                    return (count, false);
+                }
+                skips -= 1;
+                self.next += 1;
+            }
+        }
+        (executed.len().min(most), true)
+    }
+}

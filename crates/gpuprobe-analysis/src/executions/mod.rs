@@ -1,0 +1,8 @@
+//! What GPUs executed: matched with the calls that submitted it, and summed up.
+
+pub mod agent_records;
+pub mod matching;
+mod submission;
+
+pub use self::agent_records::AgentRecords;
+pub use self::submission::{Submission, Submissions, SubmittedOp};
