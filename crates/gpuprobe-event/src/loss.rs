@@ -85,8 +85,8 @@ causes! {
     /// Python frames that could not be read, because the code was freed or the process exited before: they are shown
     /// without a name, or not at all if the memory of the interpreter could not be read or found no room in a table
     UnreadPython = "unread_python" [],
-    /// batches of hundreds of executions that did not fit into their ring buffer: GPU times are too low
-    LostExecutions = "lost_executions" [GpuTime],
+    /// batches of the agent, with up to some hundred executions each, that did not fit into their ring buffer: GPU times are too low
+    LostAgentBatch = "lost_agent_batch" [GpuTime],
     /// stacks of call sites without their outermost frames: BPF shortened them because the ring buffer was filling up,
     /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)
     ShortenedStack = "shortened_stack" [MemoryBySite],
@@ -111,7 +111,7 @@ causes! {
     /// events not written to the trace because the disk was nearly full
     DiskFull = "disk_full" [Events],
     /// executions that CUPTI or the agent dropped: GPU times are too low
-    DroppedExecution = "dropped_execution" [GpuTime],
+    LostExecution = "lost_execution" [GpuTime],
 }
 
 impl LossCause {

@@ -58,7 +58,7 @@ static __always_inline int report_agent(struct pt_regs *ctx)
 	else
 		is_sent = send_batch(&head, batch, GP_AGENT_BATCH);
 	if (!is_sent)
-		count_loss(GP_LOSS_LOST_EXECUTIONS);
+		count_loss(GP_LOSS_LOST_AGENT_BATCH);
 	return 0;
 }
 

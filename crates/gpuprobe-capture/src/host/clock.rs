@@ -24,7 +24,7 @@ impl Clock {
     }
 
     /// The start, on the clock of `bpf_ktime_get_ns`.
-    pub(crate) fn epoch_ns(&self) -> u64 {
+    pub fn epoch_ns(&self) -> u64 {
         self.epoch_ns
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
-use gpuprobe_event::agent::{AgentRecord, BatchDecoder};
+use gpuprobe_event::agent::{AgentRecord, BatchDecoder, BatchHeader};
 use gpuprobe_event::{LossCause, Losses, Tgid, Tid};
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
@@ -23,7 +23,7 @@ pub struct AgentReport {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentContent {
-    Records(Vec<AgentRecord>),
+    Batch(BatchHeader, Vec<AgentRecord>),
     /// The thread begins to use CUPTI.
     UsesCupti,
 }
@@ -37,16 +37,9 @@ pub(crate) struct AgentRing {
 #[derive(Debug, Default)]
 struct Received {
     reports: Vec<AgentReport>,
-    agents: HashMap<Tgid, Agent>,
+    /// What the last batch of each agent said.
+    headers: HashMap<Tgid, BatchHeader>,
     losses: Losses,
-}
-
-/// What the last batch of an agent said.
-#[derive(Debug, Default)]
-struct Agent {
-    sequence: Option<u64>,
-    dropped: u64,
-    unknown: u64,
 }
 
 impl std::fmt::Debug for AgentRing {
@@ -80,7 +73,7 @@ impl AgentRing {
     }
 
     pub(crate) fn forget(&self, tgid: Tgid) {
-        self.received.borrow_mut().agents.remove(&tgid);
+        self.received.borrow_mut().headers.remove(&tgid);
     }
 
     /// Records that were lost before they came here, and batches that are none.
@@ -101,7 +94,7 @@ impl Received {
         let (tgid, tid) = (Tgid(head.tgid), Tid(head.tid));
         let content = if head.probe == number::AGENT_EMIT {
             let batch = rest.get(..head.length as usize).unwrap_or(rest);
-            self.records(tgid, batch).map(AgentContent::Records)
+            self.batch(tgid, batch)
         } else {
             Some(AgentContent::UsesCupti)
         };
@@ -111,24 +104,22 @@ impl Received {
         }
     }
 
-    fn records(&mut self, tgid: Tgid, batch: &[u8]) -> Option<Vec<AgentRecord>> {
+    fn batch(&mut self, tgid: Tgid, batch: &[u8]) -> Option<AgentContent> {
         let mut decoder = BatchDecoder::new(batch).ok()?;
         let records = decoder.by_ref().collect();
         let header = decoder.header;
-        let agent = self.agents.entry(tgid).or_default();
         // what was dropped before the first batch is not ours
-        let is_first = agent.sequence.is_none();
-        let gap = |new: u64, old: u64| if is_first { 0 } else { new.saturating_sub(old) };
-        self.losses.add(LossCause::DroppedExecution, gap(header.dropped, agent.dropped));
-        self.losses.add(LossCause::Undecodable, decoder.skipped + gap(header.unknown, agent.unknown));
-        *agent = Agent { sequence: Some(header.sequence), dropped: header.dropped, unknown: header.unknown };
-        Some(records)
+        let last = self.headers.insert(tgid, header).unwrap_or(header);
+        self.losses.add(LossCause::LostExecution, header.dropped.saturating_sub(last.dropped));
+        let unknown = decoder.skipped + header.unknown.saturating_sub(last.unknown);
+        self.losses.add(LossCause::Undecodable, unknown);
+        Some(AgentContent::Batch(header, records))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::agent::{BatchEncoder, BatchHeader};
+    use gpuprobe_event::agent::BatchEncoder;
 
     use super::*;
     use crate::wire::as_bytes;
@@ -152,9 +143,11 @@ mod tests {
             received.take(&batch(BatchHeader { sequence: dropped, dropped, unknown: 0 }));
         }
         let losses: Vec<_> = received.losses.iter().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(losses, [(LossCause::DroppedExecution, 4)]);
+        assert_eq!(losses, [(LossCause::LostExecution, 4)]);
         assert_eq!(received.reports.len(), 3);
-        let expected = AgentContent::Records(vec![AgentRecord::Name { id: 1, text: "add".to_owned() }]);
+        let header = BatchHeader { sequence: 5, dropped: 5, unknown: 0 };
+        let name = AgentRecord::Name { id: 1, text: "add".to_owned() };
+        let expected = AgentContent::Batch(header, vec![name]);
         assert_eq!(received.reports[0], AgentReport { tgid: Tgid(7), tid: Tid(8), content: expected });
     }
 

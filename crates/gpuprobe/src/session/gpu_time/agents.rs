@@ -99,7 +99,7 @@ impl Agents {
         for report in &reports {
             let Some(agent) = self.processes.get_mut(&report.tgid) else { continue };
             match &report.content {
-                AgentContent::Records(records) => agent.note(records),
+                AgentContent::Batch(_, records) => agent.note(records),
                 AgentContent::UsesCupti => agent.make_let_go(report, capture)?,
             }
         }

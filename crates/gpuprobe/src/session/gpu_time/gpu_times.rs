@@ -1,10 +1,14 @@
 //! Adds what GPUs executed to the events of a session.
 
-use gpuprobe_capture::{AgentReport, Batch, Capture, CaptureError, Clock, Ending};
-use gpuprobe_event::{Event, ProcessChange};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gpuprobe_analysis::executions::AgentRecords;
+use gpuprobe_capture::{AgentContent, AgentReport, Batch, Capture, CaptureError, Clock, Ending};
+use gpuprobe_discover::demangled;
+use gpuprobe_event::{Event, ProcessChange, Tgid};
 
 use super::agents::Agents;
-use super::executions::Executions;
 use crate::cli::GraphTimes;
 
 /// When agents collect.
@@ -27,32 +31,37 @@ impl Schedule {
     }
 }
 
+/// Ids of events that do not come from the BPF programs begin here: far above theirs, and exact as numbers of JSON.
+const FIRST_ID: u64 = 1 << 52;
+
 /// The agents of a session, and the events made of what they report.
 #[derive(Debug)]
 pub(crate) struct GpuTimes {
     pub(crate) agents: Agents,
-    executions: Executions,
+    records: AgentRecords,
+    names: HashMap<Tgid, Arc<str>>,
+    next_id: u64,
     schedule: Schedule,
     clock: Clock,
 }
 
 impl GpuTimes {
     pub(crate) fn new(graphs: GraphTimes, schedule: Schedule, clock: Clock) -> Self {
-        let agents = Agents::new(graphs == GraphTimes::Nodes);
-        Self { agents, executions: Executions::new(clock), schedule, clock }
+        Self {
+            agents: Agents::new(graphs == GraphTimes::Nodes),
+            records: AgentRecords::new(clock.epoch_ns()),
+            names: HashMap::new(),
+            next_id: FIRST_ID,
+            schedule,
+            clock,
+        }
     }
 
     /// Adds what agents reported since the last time, and lets them collect when it is time.
     pub(crate) fn add_to(&mut self, batch: &mut Batch, capture: &mut Capture) -> Result<(), CaptureError> {
         self.agents.set_wanted(self.schedule.is_on(self.clock.elapsed_ns()), capture);
         let reports = self.agents.take(capture)?;
-        self.add(reports, batch);
-        for (_, process) in &batch.processes {
-            if process.change != ProcessChange::Start {
-                self.agents.forget(process.tgid, capture);
-                self.executions.forget(process.tgid);
-            }
-        }
+        self.add(reports, batch, capture);
         Ok(())
     }
 
@@ -61,15 +70,18 @@ impl GpuTimes {
         self.agents.stop(capture)
     }
 
-    /// Adds the last reports.
+    /// Adds the last reports, and everything that still waited.
     pub(crate) fn add_last(
         &mut self,
-        reports: Vec<AgentReport>,
+        mut reports: Vec<AgentReport>,
         ending: &mut Ending,
         capture: &mut Capture,
     ) -> Result<(), CaptureError> {
-        self.add(reports, &mut ending.batch);
-        self.add_to(&mut ending.batch, capture)?;
+        reports.extend(self.agents.take(capture)?);
+        self.add(reports, &mut ending.batch, capture);
+        let last = self.records.finish();
+        let last = self.numbered(last);
+        ending.batch.calls.extend(last);
         // agents went on until they had stopped
         ending.batch.calls.retain(|event| match event {
             Event::Execution(execution) => execution.start_ns < ending.at_ns,
@@ -79,9 +91,51 @@ impl GpuTimes {
         Ok(())
     }
 
-    fn add(&mut self, reports: Vec<AgentReport>, batch: &mut Batch) {
-        batch.calls.extend(self.executions.events(reports));
+    fn add(&mut self, reports: Vec<AgentReport>, batch: &mut Batch, capture: &mut Capture) {
+        for event in &batch.calls {
+            if let Event::Call(call) = event {
+                self.records.call(call);
+            }
+        }
+        let now_ns = self.clock.elapsed_ns();
+        let mut events = Vec::new();
+        for AgentReport { tgid, content, .. } in reports {
+            let AgentContent::Batch(header, records) = content else { continue };
+            let name = Arc::clone(self.names.entry(tgid).or_insert_with(|| name_of(tgid)));
+            events.extend(self.records.batch((tgid, &name), &header, records, now_ns, demangled));
+        }
+        events.extend(self.records.settled(now_ns));
+        for (_, process) in &batch.processes {
+            events.extend(self.records.process(process));
+            if process.change != ProcessChange::Start {
+                self.agents.forget(process.tgid, capture);
+                self.names.remove(&process.tgid);
+            }
+        }
+        let events = self.numbered(events);
+        batch.calls.extend(events);
     }
+
+    /// Gives each event an id.
+    fn numbered(&mut self, mut events: Vec<Event>) -> Vec<Event> {
+        for event in &mut events {
+            let id = match event {
+                Event::Execution(execution) => &mut execution.id,
+                Event::Range(range) => &mut range.id,
+                Event::Agent(state) => &mut state.id,
+                _ => continue,
+            };
+            *id = self.next_id;
+            self.next_id += 1;
+        }
+        events
+    }
+}
+
+/// The name of a process.
+fn name_of(tgid: Tgid) -> Arc<str> {
+    let name = std::fs::read_to_string(format!("/proc/{tgid}/comm"));
+    Arc::from(name.as_deref().map_or("?", str::trim_end))
 }
 
 #[cfg(test)]

@@ -2,5 +2,4 @@
 
 pub(crate) mod agent_file;
 pub(crate) mod agents;
-pub(crate) mod executions;
 pub(crate) mod gpu_times;
