@@ -59,13 +59,15 @@ def compare(trace, profile, graphs):
     us = sum(line["duration_us"] for line in kernels)
     their_us = sum(event[2] for event in their_kernels) / 1e3
     check("GPU time of CUDA kernels within 3%", abs(us / their_us - 1) < 0.03, f"{us:.0f} us, {their_us:.0f} us: {us / their_us:.4f}")
+    # names are demangled by different programs, which differ in what is between the angle brackets
+    plain = lambda name: name.split("<")[0].split("(")[0].removeprefix("void ").strip() or name
     by_name = collections.defaultdict(lambda: [0, 0.0, 0, 0.0])
     for line in kernels:
-        row = by_name[line["name"]]
+        row = by_name[plain(line["name"])]
         row[0] += 1
         row[1] += line["duration_us"]
     for name, _, duration in their_kernels:
-        row = by_name[name]
+        row = by_name[plain(name)]
         row[2] += 1
         row[3] += duration / 1e3
     worst = 0
@@ -89,8 +91,10 @@ def share(trace, profile):
     ours, _ = executions(trace)
     with open(profile) as file:
         theirs = json.load(file)
-    mine = busy([(line["ts"], line["ts"] + line["duration_us"] / 1e6) for line in ours])
-    other = busy([(start, start + duration) for _, start, duration in theirs])
+    # the same part of both runs, after everything has been loaded
+    steady = lambda intervals: sorted(intervals)[len(intervals) // 2 :]
+    mine = busy(steady([(line["ts"], line["ts"] + line["duration_us"] / 1e6) for line in ours]))
+    other = busy(steady([(start, start + duration) for _, start, duration in theirs]))
     print(f"busy share: {mine:.4f}, torch.profiler {other:.4f}")
 
 
