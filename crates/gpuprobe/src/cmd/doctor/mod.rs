@@ -1,5 +1,6 @@
 //! `gpuprobe doctor`: reports what this machine supports, and how to fix what is missing.
 
+mod gpu_time;
 mod predicted_cost;
 mod readiness;
 
@@ -20,6 +21,7 @@ use gpuprobe_event::driver::Version;
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
+use self::gpu_time::GpuTimeSupport;
 use crate::cli::DoctorArgs;
 use crate::session::probes::selection::Selection;
 use crate::terminal::stdout::print;
@@ -48,6 +50,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
         nvml,
         libraries,
         scan,
+        gpu_time: GpuTimeSupport::find(proc_root, args.pid),
     };
     let text = if args.json {
         format!("{:#}\n", report.json())
@@ -73,6 +76,8 @@ struct Report {
     nvml: Result<NvmlVersions, String>,
     libraries: Vec<Probable>,
     scan: Scan,
+    /// Support for `--gpu-time`.
+    gpu_time: GpuTimeSupport,
 }
 
 /// A library and the number of functions that can be probed.
@@ -126,6 +131,7 @@ impl Report {
                 writeln!(out, "NVML           none (optional), so no state of GPUs: {}", printable(why))?
             }
         }
+        writeln!(out, "GPU times      {}", printable(&self.gpu_time.text()))?;
         match self.support.best_tier() {
             Some(tier) => writeln!(out, "attach by      {tier}")?,
             None => writeln!(out, "attach by      nothing: see below")?,
@@ -196,6 +202,7 @@ impl Report {
                 .collect::<Vec<_>>(),
             "xids": self.xid_source(),
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
+            "gpu_times": self.gpu_time.json(),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),
             "features": support.features.iter().chain(&self.linux_support.features)

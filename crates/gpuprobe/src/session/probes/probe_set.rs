@@ -11,7 +11,7 @@ use gpuprobe_capture::{
 };
 use gpuprobe_discover::{
     Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, StallKind,
-    canonical, container_of, copies_stacks, devices, loader_of, read_files_by, take_stalls,
+    canonical, container_of, copies_stacks, devices, gpu_processes, loader_of, read_files_by, take_stalls,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid, catalogue};
@@ -398,6 +398,11 @@ impl Probes {
     }
 
     fn attach_files_of_host(&mut self) -> HashSet<Tgid> {
+        if let Some(gpu_times) = &mut self.gpu_times {
+            for pid in gpu_processes(Path::new(PROC)) {
+                gpu_times.agents.consider(Tgid(pid), &mut self.capture);
+            }
+        }
         let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());
         self.attach_scan(scan).late
     }
