@@ -57,7 +57,7 @@ static void give_back(struct buffer *buffer)
 /* Delivers the current buffer, or keeps it for later. */
 static void finish_current(void)
 {
-	if (cupti_wishes.late && state.full_count < MAX_FULL) {
+	if ((cupti_wishes.late || cupti_wishes.kept) && state.full_count < MAX_FULL) {
 		state.current.full_at = cupti_now();
 		state.full[state.full_count++] = state.current;
 		memset(&state.current, 0, sizeof(state.current));
@@ -255,7 +255,7 @@ static void flush_full(int is_forced)
 	unsigned int kept = 0;
 
 	for (unsigned int i = 0; i < state.full_count; i++) {
-		if (is_forced || now - state.full[i].full_at >= LATE_NS)
+		if (is_forced || (!cupti_wishes.kept && now - state.full[i].full_at >= LATE_NS))
 			give_back(&state.full[i]);
 		else
 			state.full[kept++] = state.full[i];

@@ -26,9 +26,7 @@ static uint64_t read_clock(clockid_t clock)
 
 static int wish(const char *text, const char *name)
 {
-	const char *found = text ? strstr(text, name) : NULL;
-
-	return found != NULL;
+	return text && strstr(text, name);
 }
 
 static void prepare(void)
@@ -40,6 +38,7 @@ static void prepare(void)
 	cupti_wishes.longer = wish(wishes, "longer");
 	cupti_wishes.unknown = wish(wishes, "unknown");
 	cupti_wishes.late = wish(wishes, "late");
+	cupti_wishes.kept = wish(wishes, "kept");
 	if (wish(wishes, "drop:"))
 		cupti_wishes.drop_every = (unsigned int)atoi(strstr(wishes, "drop:") + 5);
 	if (file)

@@ -221,7 +221,10 @@ mod tests {
                     scope.spawn(|| {
                         let mut done = 0;
                         while done < 2_000 {
-                            let Some(buffer) = pool.take() else { continue };
+                            let Some(buffer) = pool.take() else {
+                                thread::yield_now();
+                                continue;
+                            };
                             // SAFETY: this thread alone has the buffer.
                             unsafe { buffer.write(1) };
                             assert!(pool.complete(buffer, done));
