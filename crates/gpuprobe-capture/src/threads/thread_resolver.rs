@@ -50,7 +50,7 @@ pub(crate) enum Placement {
 pub(crate) struct CallPlace {
     pub(crate) return_address: u64,
     /// Where the return address is kept.
-    slot: u64,
+    pub(crate) slot: u64,
 }
 
 /// The Python frames of a thread.
@@ -266,7 +266,7 @@ fn frame_memory(unwound: &Stack, sp: u64, bytes: &[u8]) -> Vec<Option<u64>> {
 }
 
 /// Puts the return addresses back that return probes have replaced.
-fn restore(bytes: &mut [u8], raw: &RawThread) {
+pub(crate) fn restore(bytes: &mut [u8], raw: &RawThread) {
     for patch in raw.head.patch.iter().take(raw.head.patches as usize) {
         let offset = patch.slot.checked_sub(raw.head.stack_pointer).and_then(|at| usize::try_from(at).ok());
         let word = offset.and_then(|at| bytes.get_mut(at..at.checked_add(8)?));

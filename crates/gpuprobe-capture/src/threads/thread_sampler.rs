@@ -11,7 +11,7 @@ use crate::error::CaptureError;
 use crate::threads::return_watch::ReturnWatch;
 use crate::threads::thread_iterator::{RawThread, ThreadIterator};
 use crate::threads::thread_resolver::{
-    CallPlace, Placement, SharedNative, SharedPython, ThreadResolver, hash_of,
+    CallPlace, Placement, SharedNative, SharedPython, ThreadResolver, hash_of, restore,
 };
 
 /// Bits of the state of a task in the Linux kernel.
@@ -22,8 +22,8 @@ const TRACED: u32 = 8;
 const LONGEST_NAME: usize = 128;
 /// Threads whose returns are watched: each needs a descriptor.
 const MOST_WATCHED: usize = 512;
-/// How often a thread that runs is looked at again in a round, until its stack shows a GPU call where it was seen before.
-const LOOKS: u32 = 8;
+/// How often a thread that runs is looked at again in a round, until a GPU call is seen where it was before.
+const LOOKS: u32 = 16;
 /// Longer than the interval of the timer interrupt, which is when the registers of a thread that runs are saved.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
@@ -71,8 +71,8 @@ struct Thread {
     samples: Vec<UnnamedSample>,
     last_round: u64,
     watch: Option<ReturnWatch>,
-    /// Where GPU calls were seen on its stack while it ran.
-    places: Vec<CallPlace>,
+    /// A GPU call that was seen on its stack while it ran, and that stack.
+    known: Option<(CallPlace, SharedNative)>,
 }
 
 /// A sample before its frames are named, which may take long.
@@ -86,6 +86,8 @@ struct UnnamedSample {
     waits: u64,
     /// A hash of the registers and the stack.
     seen: u64,
+    /// The stack pointer, and the memory from there on.
+    memory: (u64, Vec<u8>),
     native: SharedNative,
     python: SharedPython,
 }
@@ -160,17 +162,22 @@ impl ThreadSampler {
     /// Whether the last sample of a thread says where it is.
     fn is_clear(&mut self, key: ThreadKey) -> bool {
         let Some(thread) = self.threads.get_mut(&key) else { return true };
-        let Some(last) = thread.samples.last().filter(|last| last.state == 'R') else { return true };
-        match self.resolver.placement(key.0, &last.native) {
-            Placement::Outside => true,
-            Placement::Unclear => false,
-            Placement::In(place) => {
-                let is_known = thread.places.contains(&place);
-                if !is_known {
-                    thread.places.push(place);
-                }
-                is_known
+        let Some(last) = thread.samples.last_mut().filter(|last| last.state == 'R') else { return true };
+        let placement = self.resolver.placement(key.0, &last.native);
+        if placement == Placement::Outside {
+            return true;
+        }
+        match (&thread.known, placement) {
+            // what is further out than the call does not change while it lasts
+            (Some((place, native)), _) if last.holds(*place) => {
+                last.native = Arc::clone(native);
+                true
             }
+            (_, Placement::In(place)) => {
+                thread.known = Some((place, Arc::clone(&last.native)));
+                false
+            }
+            _ => false,
         }
     }
 
@@ -194,6 +201,9 @@ impl ThreadSampler {
             let channel = is_asleep.then(|| wait_channel(key.0, key.1)).flatten();
             (native, python, channel)
         });
+        // only that of a thread that runs is needed again
+        let mut memory = if state == 'R' { raw.stack.clone() } else { Vec::new() };
+        restore(&mut memory, raw);
         UnnamedSample {
             at_ns: head.at_ns,
             state,
@@ -203,6 +213,7 @@ impl ThreadSampler {
             cpu_ns: head.cpu_ns,
             waits: head.waits,
             seen,
+            memory: (head.stack_pointer, memory),
             native,
             python,
         }
@@ -260,7 +271,18 @@ impl ThreadSampler {
 
 impl Thread {
     fn new(name: String) -> Self {
-        Self { name, samples: Vec::new(), last_round: 0, watch: None, places: Vec::new() }
+        Self { name, samples: Vec::new(), last_round: 0, watch: None, known: None }
+    }
+}
+
+impl UnnamedSample {
+    /// Whether the return address of a call is where it was. The stack pointer must be below it: above it, memory has
+    /// old values.
+    fn holds(&self, place: CallPlace) -> bool {
+        let (begin, bytes) = &self.memory;
+        let at = place.slot.checked_sub(*begin).and_then(|at| usize::try_from(at).ok());
+        let word = at.and_then(|at| bytes.get(at..at.checked_add(8)?));
+        word.is_some_and(|word| word == place.return_address.to_ne_bytes())
     }
 }
 
