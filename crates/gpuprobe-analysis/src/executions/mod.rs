@@ -1,6 +1,7 @@
 //! What GPUs executed: matched with the calls that submitted it, and summed up.
 
 pub mod agent_records;
+pub mod gpu_time;
 pub mod matching;
 mod submission;
 

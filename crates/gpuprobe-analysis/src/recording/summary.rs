@@ -8,6 +8,7 @@ use gpuprobe_event::{
 };
 use serde::Serialize;
 
+use crate::executions::gpu_time::{GpuTime, GpuTimeAccount};
 use crate::gpu_ops::advice::{Advice, advice};
 use crate::gpu_ops::gaps::Gaps;
 use crate::gpu_ops::process_ops::GpuOps;
@@ -68,6 +69,9 @@ pub struct SummaryReport {
     pub gpu_ops: GpuOps,
     /// The idle time of streams.
     pub idle: IdleSummary,
+    /// What GPUs executed, if agents reported it.
+    #[serde(skip_serializing_if = "GpuTime::is_empty")]
+    pub gpu_time: GpuTime,
     pub advice: Vec<Advice>,
     /// Collectives by communicator and rank.
     #[serde(skip_serializing_if = "Collectives::is_empty")]
@@ -115,6 +119,7 @@ pub struct Summary {
     call_tree: CallTree,
     memory: Ledger,
     gpu_ops: GpuOpReplay,
+    gpu_time: GpuTimeAccount,
     collectives: CollectiveAccount,
     calls_by_site: SiteCallTotals,
     driver: KernelModuleCalls,
@@ -135,6 +140,7 @@ pub struct Summary {
 
 impl Summary {
     pub fn feed(&mut self, event: &Event) {
+        self.gpu_time.feed(event);
         match event {
             Event::Call(call) if call.outcome == Outcome::Begun => return self.begins(call),
             Event::Call(call) => {
@@ -212,6 +218,7 @@ impl Summary {
                 only_entries: true,
                 memory_by_site: self.memory_by_site.clone(),
                 tensors: self.tensors.clone(),
+                gpu_time: self.gpu_time.report(),
                 skipped: self.skipped.clone(),
                 ..begun.report()
             };
@@ -244,6 +251,7 @@ impl Summary {
             advice: advice(&gpu_ops, self.observed_ns(&processes)),
             gpu_ops,
             idle: self.gpu_ops.idle(),
+            gpu_time: self.gpu_time.report(),
             collectives: self.collectives.report(),
             slowest: self.slowest.report(),
             errors: self.errors.report(),

@@ -35,6 +35,11 @@ impl Distribution {
         self.all += 1;
     }
 
+    /// The number of values.
+    pub fn count(&self) -> u64 {
+        self.all
+    }
+
     /// The value that `of_thousand` in 1000 values do not exceed, taken as the middle of its bucket. `None` if there
     /// are no values.
     pub fn quantile(&self, of_thousand: u64) -> Option<u64> {
