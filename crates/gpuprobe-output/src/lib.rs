@@ -13,6 +13,7 @@ mod curve;
 pub mod diff;
 mod filter_text;
 mod gpu_op_text;
+mod gpu_time_text;
 pub mod http;
 pub mod kernel_name;
 mod kmod_text;

@@ -3,6 +3,7 @@
 mod brief;
 mod calls;
 mod collective_section;
+mod gpu_time_section;
 mod kmod_sections;
 mod lanes;
 mod sections;
@@ -65,6 +66,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
     calls::calls(&mut out, report, &drawn);
     sections::memory(&mut out, report);
     sections::kernels(&mut out, &report.summary);
+    gpu_time_section::gpu_time(&mut out, &report.summary.gpu_time);
     site_sections::calls_by_site(&mut out, &report.summary.calls_by_site);
     sections::copies(&mut out, &report.summary);
     collective_section::collectives(&mut out, &report.summary.collectives);

@@ -3,6 +3,7 @@
 mod collective_tables;
 mod function_table;
 mod gpu_op_tables;
+mod gpu_time_tables;
 mod idle_tables;
 mod incomplete;
 mod kmod_tables;
@@ -44,6 +45,7 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     gpu_op_tables::copies(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
     site_tables::tables(&mut out, &report.calls_by_site, options, incomplete.gpu_ops);
     idle_tables::idle(&mut out, report, options, incomplete.gpu_ops);
+    gpu_time_tables::tables(&mut out, &report.gpu_time, options, incomplete.gpu_time);
     kmod_tables::tables(&mut out, &report.driver, options);
     collective_tables::collectives(&mut out, &report.collectives, options, incomplete.calls);
     gpu_op_tables::advised(&mut out, &report.advice);

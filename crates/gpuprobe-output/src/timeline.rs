@@ -15,7 +15,7 @@ const TICK_COLUMNS: usize = 16;
 
 /// The characters of each activity: for a column that is mostly used by calls, and for one that is less so.
 const GLYPHS: [(char, char); Activity::ALL.len()] =
-    [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('K', 'k'), ('O', 'o')];
+    [('M', 'm'), ('T', 't'), ('L', 'l'), ('S', 's'), ('K', 'k'), ('O', 'o'), ('G', 'g')];
 
 /// The timeline as text, at most `width` columns wide unless that is too narrow.
 pub fn timeline(report: &TimelineReport, width: usize) -> String {
@@ -48,15 +48,15 @@ pub fn timeline(report: &TimelineReport, width: usize) -> String {
         let glyphs: String = row.fitted(report, columns).iter().map(|bin| glyph(bin, column_ns)).collect();
         line(&mut out, &format!("  {label:<0$} {glyphs}", margin - 3));
     }
-    let legend: Vec<_> = GLYPHS
-        .iter()
-        .zip(Activity::ALL)
-        .filter(|(_, doing)| *doing != Activity::Kernel || report.has_driver())
-        .map(|((glyph, _), doing)| format!("{glyph} {}", doing.as_str()))
-        .collect();
+    let legend: Vec<_> =
+        report.activities().map(|doing| format!("{} {}", GLYPHS[doing as usize].0, doing.as_str())).collect();
     let mut notes = vec![format!("{}; small: less than half of the column", legend.join("  "))];
     if report.rows.iter().any(|row| matches!(row.lane, Lane::Stream(_))) {
         notes.push("streams show the calls that submitted operations, not when the GPU ran them".to_owned());
+    }
+    if report.has_gpu() {
+        notes
+            .push("GPUs show when they executed: G CUDA kernels and graphs, T copies and memsets".to_owned());
     }
     if report.calls_without_row > 0 {
         let calls = count(report.calls_without_row, "call", "calls");
@@ -90,6 +90,7 @@ pub(crate) fn label(lane: &Lane) -> String {
         Lane::Thread(tid) => format!("thread {tid}"),
         Lane::Driver(tid) => format!("driver {tid}"),
         Lane::Stream(handle) => stream(*handle).into_owned(),
+        Lane::Gpu { gpu, stream } => format!("GPU {gpu}, stream {stream}"),
     }
 }
 

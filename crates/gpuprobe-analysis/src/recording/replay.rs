@@ -102,6 +102,7 @@ impl Replay {
             }
             // the process has live memory from before the start of the trace
             Event::Process(process) if !process.live.is_empty() => self.name(process.tgid, &process.process),
+            Event::Execution(execution) => self.timeline.execution(execution),
             _ => {}
         }
         self.nesting.event(event, &mut self.slices);

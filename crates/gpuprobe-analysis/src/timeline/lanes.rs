@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gpuprobe_event::trace::type_of;
-use gpuprobe_event::{Class, Event, Tgid, Tid};
+use gpuprobe_event::{Class, Event, Execution, ExecutionKind, Tgid, Tid};
 use serde::Serialize;
 
 use crate::stats::bins::{BinValue, Bins};
@@ -32,11 +32,13 @@ pub enum Activity {
     Kernel,
     /// Any other call.
     Other,
+    /// A GPU executes a CUDA kernel or a graph.
+    Gpu,
 }
 
 impl Activity {
-    pub const ALL: [Self; 6] =
-        [Self::Memory, Self::Transfer, Self::Launch, Self::Sync, Self::Kernel, Self::Other];
+    pub const ALL: [Self; 7] =
+        [Self::Memory, Self::Transfer, Self::Launch, Self::Sync, Self::Kernel, Self::Other, Self::Gpu];
 
     pub fn of(class: Class) -> Self {
         // the same names as the types of calls in a trace
@@ -55,6 +57,7 @@ impl Activity {
             Self::Sync => "sync",
             Self::Kernel => "kernel",
             Self::Other => "other",
+            Self::Gpu => "gpu",
         }
     }
 }
@@ -69,15 +72,18 @@ pub enum Lane {
     Driver(Tid),
     /// The calls that submitted operations to a stream. This is not the time at which the GPU ran them.
     Stream(u64),
+    /// What a GPU executed of a stream, by CUPTI's number.
+    Gpu { gpu: u32, stream: u32 },
 }
 
 impl Lane {
-    /// Sorts threads before streams, each followed by its calls into the Linux kernel.
-    fn sort_key(self) -> (bool, u64, bool) {
+    /// Sorts threads before streams, each followed by its calls into the Linux kernel, and GPUs last.
+    fn sort_key(self) -> (u8, u64, u32) {
         match self {
-            Self::Thread(tid) => (false, tid.0.into(), false),
-            Self::Driver(tid) => (false, tid.0.into(), true),
-            Self::Stream(handle) => (true, handle, false),
+            Self::Thread(tid) => (0, tid.0.into(), 0),
+            Self::Driver(tid) => (0, tid.0.into(), 1),
+            Self::Stream(handle) => (1, handle, 0),
+            Self::Gpu { gpu, stream } => (2, gpu.into(), stream),
         }
     }
 }
@@ -98,6 +104,7 @@ pub struct Row {
     /// The name of the process.
     pub process: Arc<str>,
     pub lane: Lane,
+    /// Or executions.
     pub calls: u64,
     pub bins: Bins<Bin, MOST_BINS>,
 }
@@ -140,7 +147,7 @@ pub struct TimelineReport {
     pub from_ns: u64,
     /// The time of the last event, or the requested end if that is earlier.
     pub to_ns: u64,
-    /// Sorted by process, threads before streams.
+    /// Sorted by process, threads before streams, GPUs last.
     pub rows: Vec<Row>,
     /// Calls of rows for which there was no room.
     pub calls_without_row: u64,
@@ -150,6 +157,21 @@ impl TimelineReport {
     /// Whether there are lanes of calls into the Linux kernel.
     pub fn has_driver(&self) -> bool {
         self.rows.iter().any(|row| matches!(row.lane, Lane::Driver(_)))
+    }
+
+    /// Whether there are lanes of GPUs.
+    pub fn has_gpu(&self) -> bool {
+        self.rows.iter().any(|row| matches!(row.lane, Lane::Gpu { .. }))
+    }
+
+    /// The activities of its lanes.
+    pub fn activities(&self) -> impl Iterator<Item = Activity> {
+        let (has_driver, has_gpu) = (self.has_driver(), self.has_gpu());
+        Activity::ALL.into_iter().filter(move |doing| match doing {
+            Activity::Kernel => has_driver,
+            Activity::Gpu => has_gpu,
+            _ => true,
+        })
     }
 }
 
@@ -196,28 +218,50 @@ impl Timeline {
         }
     }
 
+    /// Takes in an execution.
+    pub fn execution(&mut self, execution: &Execution) {
+        let lane = Lane::Gpu { gpu: execution.gpu, stream: execution.stream };
+        let doing = match execution.kind {
+            ExecutionKind::Kernel { .. } | ExecutionKind::Graph => Activity::Gpu,
+            ExecutionKind::Copy { .. } | ExecutionKind::Memset { .. } => Activity::Transfer,
+        };
+        let times = (execution.start_ns, execution.end_ns);
+        let has_room = self.add_time((execution.tgid, lane), &execution.process, doing, times);
+        self.calls_without_row += u64::from(!has_room);
+    }
+
     /// Adds a call to a row. Returns `false` if there is no room for the row.
     fn add(&mut self, slice: &Slice, lane: Lane) -> bool {
+        let call = &slice.call;
+        let times = (slice.start_ns, slice.end_ns);
+        self.add_time((call.tgid, lane), &call.process, Activity::of(call.class), times)
+    }
+
+    fn add_time(
+        &mut self,
+        key: (Tgid, Lane),
+        process: &Arc<str>,
+        doing: Activity,
+        (start_ns, end_ns): (u64, u64),
+    ) -> bool {
         let from_ns = self.from_ns.unwrap_or(0);
         let until_ns = self.until_ns.unwrap_or(u64::MAX);
-        if slice.end_ns < from_ns || slice.start_ns >= until_ns {
+        if end_ns < from_ns || start_ns >= until_ns {
             return true;
         }
-        let call = &slice.call;
-        let key = (call.tgid, lane);
         if !self.rows.contains_key(&key) && self.rows.len() >= MOST_ROWS {
             return false;
         }
         let row = self.rows.entry(key).or_insert_with(|| Row {
-            tgid: call.tgid,
-            process: Arc::clone(&call.process),
-            lane,
+            tgid: key.0,
+            process: Arc::clone(process),
+            lane: key.1,
             calls: 0,
             bins: Bins::default(),
         });
         row.calls += 1;
-        let doing = Activity::of(call.class) as usize;
-        let (start_ns, end_ns) = (slice.start_ns.max(from_ns), slice.end_ns.min(until_ns));
+        let doing = doing as usize;
+        let (start_ns, end_ns) = (start_ns.max(from_ns), end_ns.min(until_ns));
         for (times, bin) in row.bins.between(start_ns, end_ns) {
             let share = end_ns.min(times.end).saturating_sub(start_ns.max(times.start));
             // a call without a measurable duration counts as one nanosecond
@@ -252,6 +296,9 @@ impl TimelineBuilder {
     }
 
     pub fn feed(&mut self, event: Event) {
+        if let Event::Execution(execution) = &event {
+            self.timeline.execution(execution);
+        }
         self.nesting.event(event, &mut self.slices);
         self.draw();
     }

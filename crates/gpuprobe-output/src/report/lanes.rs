@@ -68,7 +68,7 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
         return;
     }
     out.push_str("<h2>Timeline</h2>\n<p class=\"legend\">");
-    for doing in Activity::ALL.into_iter().filter(|doing| *doing != Activity::Kernel || report.has_driver()) {
+    for doing in report.activities() {
         let name = doing.as_str();
         put!(out, "<span><i style=\"background:var(--{name})\"></i>{name}</span>");
     }
@@ -84,7 +84,10 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
         }
         let name = label(&row.lane);
         let bins = row.fitted(report, COLUMNS);
-        let calls = count(row.calls, "call", "calls");
+        let calls = match row.lane {
+            Lane::Gpu { .. } => count(row.calls, "execution", "executions"),
+            Lane::Thread(_) | Lane::Driver(_) | Lane::Stream(_) => count(row.calls, "call", "calls"),
+        };
         put!(out, "<div class=\"lane\" title=\"{name}: {calls}\">{name}</div>");
         out.push_str("<div class=\"track\">");
         put!(out, "<svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">");
@@ -98,6 +101,9 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
         "</div>\n<div id=\"call\" aria-live=\"polite\" hidden></div>\n\
          <p>streams show the calls that submitted operations, not when the GPU ran them</p>\n",
     );
+    if report.has_gpu() {
+        out.push_str("<p>GPUs show when they executed CUDA kernels and graphs (gpu), copies and memsets (transfer)</p>\n");
+    }
     if !drawn.idle.is_empty() {
         out.push_str(
             "<p>idle: from the end of a wait for the stream, or for its GPU, to the next operation submitted to it; \

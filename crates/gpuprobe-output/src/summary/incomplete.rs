@@ -14,16 +14,18 @@ pub(super) struct Incomplete {
     pub(super) gpu_ops: bool,
     pub(super) memory: bool,
     pub(super) memory_by_site: bool,
+    pub(super) gpu_time: bool,
 }
 
 impl Incomplete {
     pub(super) fn of(report: &SummaryReport) -> Self {
-        if !report.skipped.is_empty() {
-            return Self { calls: true, gpu_ops: true, memory: true, memory_by_site: true };
-        }
         let any = |figures: Figures| {
             report.losses.iter().any(|loss| loss.count > 0 && loss.cause.affects().contains(&figures))
         };
+        if !report.skipped.is_empty() {
+            let gpu_time = any(Figures::GpuTime);
+            return Self { calls: true, gpu_ops: true, memory: true, memory_by_site: true, gpu_time };
+        }
         let calls = any(Figures::Events);
         let memory = any(Figures::Memory) || calls && !report.memory_from_tables;
         Self {
@@ -31,6 +33,7 @@ impl Incomplete {
             gpu_ops: calls || any(Figures::GpuOps),
             memory,
             memory_by_site: memory || any(Figures::MemoryBySite),
+            gpu_time: any(Figures::GpuTime),
         }
     }
 }

@@ -93,12 +93,8 @@ impl Nesting {
         match event {
             Event::Call(call) => self.feed(call, out),
             Event::Process(change) => self.process(&change, out),
-            Event::Loss(_)
-            | Event::Xid(_)
-            | Event::OutOfMemory(_)
-            | Event::Execution(_)
-            | Event::Range(_)
-            | Event::Agent(_) => {}
+            Event::Execution(execution) => self.seen(execution.start_ns, execution.end_ns),
+            Event::Loss(_) | Event::Xid(_) | Event::OutOfMemory(_) | Event::Range(_) | Event::Agent(_) => {}
         }
     }
 
