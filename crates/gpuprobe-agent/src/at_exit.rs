@@ -16,14 +16,29 @@ const EXITING: u32 = 1;
 const FLUSHED: u32 = 2;
 
 static PROGRESS: Wakeup = Wakeup::new();
-/// Whether CUPTI collects.
-static IS_COLLECTING: AtomicBool = AtomicBool::new(false);
+/// Whether a probe waits for records.
+static IS_AWAITED: AtomicBool = AtomicBool::new(false);
 /// The process that registered the handler. A forked child inherits the registration.
 static REGISTERED_BY: AtomicU32 = AtomicU32::new(0);
+static IS_REGISTERED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-pub(crate) fn set_collecting(is_collecting: bool) {
-    IS_COLLECTING.store(is_collecting, Ordering::Release);
-    if is_collecting && REGISTERED_BY.swap(std::process::id(), Ordering::AcqRel) == 0 {
+/// Why the handler is registered. CUPTI may be initialized after NVTX, and the handler must run before its own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reason {
+    Ranges = 0,
+    Activities = 1,
+}
+
+pub(crate) fn set_awaited(is_awaited: bool) {
+    IS_AWAITED.store(is_awaited, Ordering::Release);
+}
+
+/// Registers the handler, once for each reason. The one that is registered last runs first, and then the other one has
+/// nothing to do.
+pub(crate) fn register(reason: Reason) {
+    REGISTERED_BY.store(std::process::id(), Ordering::Release);
+    let is_registered = IS_REGISTERED.get(reason as usize);
+    if is_registered.is_some_and(|is_registered| !is_registered.swap(true, Ordering::AcqRel)) {
         // SAFETY: the library is never unloaded. If it fails, the last records are lost.
         unsafe { libc::atexit(flush) };
     }
@@ -45,7 +60,7 @@ pub(crate) fn set_over() {
 extern "C" fn flush() {
     guard::run((), || {
         let is_own = REGISTERED_BY.load(Ordering::Acquire) == std::process::id();
-        if is_own && IS_COLLECTING.load(Ordering::Acquire) && PROGRESS.number() == RUNNING {
+        if is_own && IS_AWAITED.load(Ordering::Acquire) && PROGRESS.number() == RUNNING {
             PROGRESS.set(EXITING);
             wakeup::AGENT.next();
             PROGRESS.wait(EXITING, LONGEST_WAIT);

@@ -5,16 +5,20 @@ use std::fs;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use crate::buffers::POOL;
 use crate::collection::Collector;
-use crate::{agent_thread, at_exit, guard};
+use crate::{agent_thread, at_exit, guard, nvtx};
 
 /// Never freed. A child forgets its parent's, whose lock its parent's thread may have had.
 static AGENT: AtomicPtr<Agent> = AtomicPtr::new(ptr::null_mut());
 static IS_STARTING: AtomicBool = AtomicBool::new(false);
 /// Children inherit the handler and what was pinned.
 static IS_PREPARED: AtomicBool = AtomicBool::new(false);
+
+const LONGEST_START_MS: u32 = 2000;
 
 pub(crate) struct Agent {
     collector: Mutex<Collector>,
@@ -37,18 +41,22 @@ impl Agent {
     }
 }
 
-/// The agent, which is started if there is none. `None` if it cannot be started, is started by another thread right now,
-/// or if another file with an agent is loaded: one is enough.
+/// The agent, which is started if there is none. `None` if it cannot be started, or if another file with an agent is
+/// loaded: one is enough.
 pub(crate) fn start() -> Option<&'static Agent> {
-    if let Some(agent) = running() {
-        return Some(agent);
+    for _ in 0..LONGEST_START_MS {
+        if let Some(agent) = running() {
+            return Some(agent);
+        }
+        if !IS_STARTING.swap(true, Ordering::AcqRel) {
+            let started = running().or_else(start_first);
+            IS_STARTING.store(false, Ordering::Release);
+            return started;
+        }
+        // another thread does it right now
+        thread::sleep(Duration::from_millis(1));
     }
-    if IS_STARTING.swap(true, Ordering::AcqRel) {
-        return None;
-    }
-    let started = start_first();
-    IS_STARTING.store(false, Ordering::Release);
-    started
+    None
 }
 
 fn running() -> Option<&'static Agent> {
@@ -107,6 +115,7 @@ fn stay_loaded() {
 extern "C" fn forget_in_child() {
     AGENT.store(ptr::null_mut(), Ordering::Release);
     IS_STARTING.store(false, Ordering::Release);
-    at_exit::set_collecting(false);
+    at_exit::set_awaited(false);
+    nvtx::set_recorded(false);
     POOL.forget();
 }

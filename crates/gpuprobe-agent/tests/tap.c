@@ -97,11 +97,11 @@ static void load(char *files)
 	}
 }
 
-int InitializeInjection(void)
+/* Loads everything, once. */
+static void prepare(void)
 {
 	const char *before = getenv("TAP_BEFORE"), *steps = getenv("TAP_STEPS");
 	pthread_t thread;
-	int result = 1;
 
 	output = open(getenv("TAP_OUTPUT"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	load(strdup(getenv("TAP_AGENT")));
@@ -111,12 +111,30 @@ int InitializeInjection(void)
 		set(before, length, 1);
 		before += length + (before[length] == ',');
 	}
+	if (steps)
+		pthread_create(&thread, NULL, run_steps, strdup(steps));
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+int InitializeInjection(void)
+{
+	int result = 1;
+
+	pthread_once(&once, prepare);
 	for (unsigned int i = 0; i < agent_count; i++) {
 		int (*initialize)(void) = (int (*)(void))dlsym(agents[i], "InitializeInjection");
 
 		result &= initialize() == 1;
 	}
-	if (steps)
-		pthread_create(&thread, NULL, run_steps, strdup(steps));
 	return result;
+}
+
+int InitializeInjectionNvtx2(void *tables)
+{
+	int (*initialize)(void *);
+
+	pthread_once(&once, prepare);
+	initialize = (int (*)(void *))dlsym(agents[0], "InitializeInjectionNvtx2");
+	return initialize(tables);
 }

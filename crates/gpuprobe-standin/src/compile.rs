@@ -180,6 +180,7 @@ impl Builder {
         self.workload("collectives", &["collectives"], Link::Nccl)?;
         self.workload("callers", &["callers"], Link::Both)?;
         self.workload("gpu_work", &["gpu_work"], Link::Both)?;
+        self.workload("nvtx_ranges", &["nvtx_ranges"], Link::Both)?;
         self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("rare_call", &["rare_call"], Link::Runtime)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;

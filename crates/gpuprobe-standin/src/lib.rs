@@ -49,6 +49,7 @@
 //! | `longjmp` | `N` | calls that never return |
 //! | `lookups` | | kernels looked up at the driver, before and after a line arrives, and launched |
 //! | `names` | `--runtime --wait` | kernels with difficult names, launched, with the counts |
+//! | `nvtx_ranges` | `--threads N --rounds N --pause US` | ranges and marks of NVTX around launches, with their counts |
 //! | `paced` | `CALLS PER_SECOND THREADS` | one function at a given rate, or at full speed |
 //! | `prepared` | `--wait` | looks up kernels and pins memory, then launches and copies after a line, with a ledger |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
@@ -81,7 +82,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 39] = [
+pub const WORKLOADS: [&str; 40] = [
     "args",
     "args_renamed",
     "rare_call",
@@ -109,6 +110,7 @@ pub const WORKLOADS: [&str; 39] = [
     "leaks_many",
     "longjmp",
     "lookups",
+    "nvtx_ranges",
     "paced",
     "prepared",
     "recursion",

@@ -1,5 +1,7 @@
 //! Converts CUPTI's times to CLOCK_MONOTONIC. CUPTI's own callback for that would stay in force for other users of CUPTI.
 
+use crate::monotonic;
+
 /// Readings of both clocks of which the tightest is used.
 const READINGS: usize = 8;
 
@@ -28,9 +30,9 @@ impl Clock {
     /// Compares the clocks. `false` if CUPTI's cannot be read.
     pub(crate) fn sample(&mut self, cupti_now: impl Fn() -> Option<u64>) -> bool {
         let readings = (0..READINGS).filter_map(|_| {
-            let before = monotonic_ns();
+            let before = monotonic::now_ns();
             let cupti_ns = cupti_now()?;
-            let width = monotonic_ns().saturating_sub(before);
+            let width = monotonic::now_ns().saturating_sub(before);
             Some((width, Sample { cupti_ns, monotonic_ns: before + width / 2 }))
         });
         let Some((_, sample)) = readings.min_by_key(|(width, _)| *width) else { return false };
@@ -61,14 +63,6 @@ impl Clock {
     }
 }
 
-/// CLOCK_MONOTONIC, which BPF uses, too.
-pub(crate) fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is valid during the call, and the clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec.cast_unsigned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,8 +87,8 @@ mod tests {
     fn the_tightest_reading_is_used() {
         let mut clock = Clock::default();
         let ahead = 1_700_000_000_000_000_000;
-        assert!(clock.sample(|| Some(monotonic_ns() + ahead)));
-        let now = monotonic_ns();
+        assert!(clock.sample(|| Some(monotonic::now_ns() + ahead)));
+        let now = monotonic::now_ns();
         assert!(clock.convert(now + ahead).abs_diff(now) < 1_000_000);
         assert!(!clock.sample(|| None));
     }

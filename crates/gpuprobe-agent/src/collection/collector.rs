@@ -4,11 +4,11 @@ use gpuprobe_event::agent::{AgentRecord, AgentState, Collection, GraphRecords};
 
 use super::activation;
 use super::activities::Activities;
-use super::clock::monotonic_ns;
-use crate::at_exit;
+use super::ranges;
 use crate::buffers::POOL;
 use crate::cupti::{self, Cupti, Failure, Kind};
 use crate::probe_functions::Request;
+use crate::{at_exit, monotonic, nvtx};
 
 const FLUSH_PERIOD_NS: u64 = 250_000_000;
 const NAMES_PERIOD_NS: u64 = 2_000_000_000;
@@ -66,7 +66,7 @@ impl Collector {
     /// Begins inside of `cuInit`, if a probe is attached: the first launch is recorded already, and no CUDA graph exists
     /// yet. NVIDIA's examples begin there, too.
     pub(crate) fn begin_during_cu_init(&mut self) {
-        let request = Request::read();
+        let request = look();
         if request.probes == 0 || !matches!(self.phase, Phase::Idle) {
             return;
         }
@@ -82,7 +82,7 @@ impl Collector {
 
     /// Does what is due.
     pub(crate) fn step(&mut self, cuda_is_used: bool) {
-        let request = Request::read();
+        let request = look();
         let is_new = request.probes > self.probes;
         self.probes = request.probes;
         self.phase = match std::mem::replace(&mut self.phase, Phase::Idle) {
@@ -106,17 +106,19 @@ impl Collector {
                 }
             }
         };
+        ranges::add(&mut self.activities);
         self.activities.outbox.send();
     }
 
-    /// Sends what CUPTI still has: the process exits.
+    /// Sends what there still is: the process exits.
     pub(crate) fn finish(&mut self) {
         if let Phase::Collecting(cupti) = std::mem::replace(&mut self.phase, Phase::Off) {
             // nothing else can be done about a failure now
             drop(self.activities.flush(&cupti, true));
             self.activities.read_buffers(&cupti);
-            self.activities.outbox.send();
         }
+        ranges::add(&mut self.activities);
+        self.activities.outbox.send();
     }
 
     fn begin(&mut self, request: Request, graphs: GraphRecords) {
@@ -124,7 +126,7 @@ impl Collector {
     }
 
     fn begun(&mut self, request: Request, graphs: GraphRecords) -> Phase {
-        let begin_ns = monotonic_ns();
+        let begin_ns = monotonic::now_ns();
         self.probes = request.probes;
         self.state.graphs = graphs;
         if request.let_go {
@@ -134,7 +136,7 @@ impl Collector {
         match self.begin_cupti(graphs) {
             Ok(cupti) => {
                 self.has_collected = true;
-                at_exit::set_collecting(true);
+                at_exit::register(at_exit::Reason::Activities);
                 (self.flushed_ns, self.repeated_ns) = (begin_ns, begin_ns);
                 self.report(Collection::Collecting, 0, begin_ns, cupti.file.clone());
                 Phase::Collecting(cupti)
@@ -155,7 +157,7 @@ impl Collector {
     }
 
     fn collect(&mut self, cupti: &Cupti, request: Request) -> Result<(), Failure> {
-        let now = monotonic_ns();
+        let now = monotonic::now_ns();
         if request.nodes && self.state.graphs == GraphRecords::Whole {
             // that cannot be undone: graphs exist now
             cupti.disable(Kind::Graph)?;
@@ -172,7 +174,7 @@ impl Collector {
 
     /// For a probe that was attached later, and names from time to time.
     fn repeat_if_due(&mut self, is_new: bool) {
-        let now = monotonic_ns();
+        let now = monotonic::now_ns();
         if is_new {
             self.activities.outbox.add(&AgentRecord::State(self.state.clone()));
         }
@@ -184,7 +186,7 @@ impl Collector {
     }
 
     fn stopped(&mut self, cupti: &Cupti) -> Phase {
-        let begin_ns = monotonic_ns();
+        let begin_ns = monotonic::now_ns();
         activation::disable(cupti, self.state.graphs);
         // nothing is left to undo, and no probe gets the result
         drop(self.activities.flush(cupti, true));
@@ -196,7 +198,7 @@ impl Collector {
     /// Leaves CUPTI as it is: its next user registers its own callbacks, and must not lose kinds that it enables as well.
     /// Graphs as a whole are the exception, since other profilers do not expect them.
     fn let_go(&mut self, cupti: &Cupti) -> Phase {
-        let begin_ns = monotonic_ns();
+        let begin_ns = monotonic::now_ns();
         if self.state.graphs == GraphRecords::Whole {
             // there is nothing else to try
             drop(cupti.disable(Kind::Graph));
@@ -207,7 +209,7 @@ impl Collector {
     }
 
     fn failed(&mut self, cupti: &Cupti, failure: &Failure) -> Phase {
-        let begin_ns = monotonic_ns();
+        let begin_ns = monotonic::now_ns();
         activation::disable(cupti, self.state.graphs);
         self.end(cupti);
         self.report(Collection::Failed, failure.code, begin_ns, failure.to_string());
@@ -216,7 +218,6 @@ impl Collector {
 
     /// Reads what is there. Later buffers are not read.
     fn end(&mut self, cupti: &Cupti) {
-        at_exit::set_collecting(false);
         self.activities.read_buffers(cupti);
         POOL.read_completed(false);
     }
@@ -225,8 +226,16 @@ impl Collector {
         self.state.collection = collection;
         self.state.code = code;
         self.state.begin_ns = begin_ns;
-        self.state.end_ns = monotonic_ns();
+        self.state.end_ns = monotonic::now_ns();
         self.state.text = text;
         self.activities.outbox.add(&AgentRecord::State(self.state.clone()));
     }
+}
+
+/// What gpuprobe asks for. Ranges need nothing but that.
+pub(crate) fn look() -> Request {
+    let request = Request::read();
+    nvtx::set_recorded(request.probes > 0);
+    at_exit::set_awaited(request.probes > 0);
+    request
 }

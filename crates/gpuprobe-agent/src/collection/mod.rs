@@ -6,5 +6,6 @@ mod clock;
 mod collector;
 mod names;
 mod outbox;
+mod ranges;
 
-pub(crate) use collector::Collector;
+pub(crate) use collector::{Collector, look};

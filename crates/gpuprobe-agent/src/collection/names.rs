@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::name_hash;
+
 /// When there are more, all are forgotten and sent anew.
 const MOST_NAMES: usize = 65_536;
 /// Longer names are cut.
@@ -18,6 +20,7 @@ pub(crate) struct Names {
 
 #[derive(Debug)]
 struct Name {
+    id: u64,
     text: String,
     was_used: bool,
 }
@@ -28,31 +31,32 @@ impl Names {
         if address == 0 {
             return 0;
         }
-        if let Some(id) = self.by_address.get(&address).copied() {
-            if let Some(name) = self.by_id.get_mut(&id) {
-                name.was_used = true;
-            }
-            return id;
+        if let Some(name) = self.by_address.get(&address).and_then(|id| self.by_id.get_mut(id)) {
+            name.was_used = true;
+            return name.id;
         }
-        let id = self.id_of(text());
+        let text = text();
+        let id = name_hash::of(text.as_bytes());
+        self.use_id(id, || text);
         self.by_address.insert(address, id);
         id
     }
 
-    /// The id of a text.
-    pub(crate) fn id_of(&mut self, text: String) -> u64 {
-        let id = hash(text.as_bytes());
+    /// Has the name of an id sent; `text` is asked for it if it is new.
+    pub(crate) fn use_id(&mut self, id: u64, text: impl FnOnce() -> String) {
+        if id == 0 {
+            return;
+        }
         if let Some(name) = self.by_id.get_mut(&id) {
             name.was_used = true;
-            return id;
+            return;
         }
         if self.by_id.len() >= MOST_NAMES {
             self.by_id.clear();
             self.by_address.clear();
         }
-        self.by_id.insert(id, Name { text, was_used: true });
+        self.by_id.insert(id, Name { id, text: text(), was_used: true });
         self.due.push(id);
-        id
     }
 
     /// Has every name sent again that was used since the last time.
@@ -71,13 +75,6 @@ impl Names {
     }
 }
 
-/// FNV-1a; never 0, which stands for no name.
-pub(crate) fn hash(text: &[u8]) -> u64 {
-    let start = 0xcbf2_9ce4_8422_2325_u64;
-    let sum = text.iter().fold(start, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
-    sum.max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,13 +86,14 @@ mod tests {
         assert_eq!(names.id_at(8, || unreachable!("it is known")), add);
         assert_eq!(names.id_at(16, || "add".to_owned()), add);
         assert_eq!(names.id_at(0, || unreachable!("there is none")), 0);
-        let scale = names.id_of("scale".to_owned());
-        assert_ne!(add, scale);
+        let scale = 5;
+        names.use_id(scale, || "scale".to_owned());
+        names.use_id(0, || unreachable!("there is none"));
         assert_eq!(names.take_due(), [(add, "add".to_owned()), (scale, "scale".to_owned())]);
         assert!(names.take_due().is_empty());
         names.repeat();
         assert_eq!(names.take_due().len(), 2);
-        names.id_of("scale".to_owned());
+        names.use_id(scale, || unreachable!("it is known"));
         names.repeat();
         assert_eq!(names.take_due(), [(scale, "scale".to_owned())]);
     }

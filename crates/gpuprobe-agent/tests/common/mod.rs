@@ -73,6 +73,7 @@ impl Host {
         command
             .args(arguments)
             .env("CUDA_INJECTION64_PATH", &tap)
+            .env("NVTX_INJECTION64_PATH", &tap)
             .env("TAP_AGENT", agents.join(":"))
             .env("TAP_OUTPUT", folder.path().join("batches"))
             .env("STANDIN_CUPTI_LEDGER", folder.path().join("ledger"))
