@@ -37,7 +37,7 @@ pub use effect::{
 };
 pub use event::{
     Call, DeviceTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
-    XidEvent, XidProcess,
+    XidEvent, XidProcess, pid_in_xid_message,
 };
 pub use frame::Frame;
 pub use gpu::{Gpu, GpuNumbers, HostGpu, Identity, PciAddress, Uuid};
