@@ -25,7 +25,8 @@ pub use access::{
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
 pub use gpu::{
-    Device, KernelLog, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus, maps_nccl, open_gpus, rank_of,
+    Device, KernelLog, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus,
+    maps_nccl, open_gpus, rank_of,
 };
 pub use library::{
     HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, gpu_api_of,
@@ -36,8 +37,8 @@ pub use probe_point::{
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
-    CONTAINER_LOGS, Loader, Memory, Origin, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
-    origin_of, pod_of, uses_cuda_malloc_async, variable_at_start,
+    CONTAINER_LOGS, Loader, Memory, Origin, ProcessMemory, container_named, container_of, loader_of,
+    offset_in_file, origin_of, pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

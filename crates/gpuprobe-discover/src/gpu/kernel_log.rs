@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn old_errors_are_left_out_and_none_is_from_the_future() {
         let now_us = microseconds_since_boot();
-        let at = |at_us: u64| of_record(&format!("3,1,{at_us},-;NVRM: Xid (PCI:0000:0f:00): 79, gone\n")).xids;
+        let at =
+            |at_us: u64| of_record(&format!("3,1,{at_us},-;NVRM: Xid (PCI:0000:0f:00): 79, gone\n")).xids;
         // a machine that was just booted has no old errors
         if let Some(old) = now_us.checked_sub(3_601_000_000) {
             assert_eq!(at(old), []);

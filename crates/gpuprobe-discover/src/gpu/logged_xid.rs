@@ -65,7 +65,8 @@ mod tests {
             ("NVRM: Xid (PCI:0000:0f:00.0): 48", (48, None)),
             ("NVRM: Xid (0000:0f:00): 56, CMDre 00000000", (56, None)),
         ] {
-            let record = format!("3,1043,51496806959,-;{message}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:0f:00.0\n");
+            let record =
+                format!("3,1043,51496806959,-;{message}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:0f:00.0\n");
             let (number, pid) = expected;
             assert_eq!(parsed(&record), Some((51_496_806_959, gpu(), number, pid)), "{message}");
         }
