@@ -6,8 +6,8 @@ use gpuprobe_event::{PciAddress, Tgid};
 
 use super::report::ProcessThreads;
 
-/// A process is this much older than it seems at most: its start is known by the clock tick.
-const START_IS_KNOWN_WITHIN_NS: u64 = 2_000_000_000;
+/// Ages of processes are known to the second, by another clock than that of the log.
+const CLOCKS_DIFFER_BY_NS: u64 = 2_000_000_000;
 
 /// An error in the kernel log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl RecentXids {
 
 /// Whether an error is older than the process: another one had that pid then.
 fn is_before(xid: &RecentXid, process: &ProcessThreads) -> bool {
-    let age = process.age_ns.map(|age_ns| age_ns.saturating_add(START_IS_KNOWN_WITHIN_NS));
+    let age = process.age_ns.map(|age_ns| age_ns.saturating_add(CLOCKS_DIFFER_BY_NS));
     age.is_some_and(|age_ns| xid.age_ns > age_ns)
 }
 

@@ -8,7 +8,7 @@ use gpuprobe_capture::CaptureConfig;
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::cli::{RecordingArgs, RunArgs, UserArgs};
-use crate::session::command::supervise::SupervisedCommand;
+use crate::session::command::supervise::{AtQuit, SupervisedCommand};
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
@@ -83,7 +83,7 @@ pub(crate) fn record(
         );
     }
     let output = Destination::find(args.output.as_deref(), Access::requested(args.mode))?;
-    let mut supervised = SupervisedCommand::start_paused(command, user)?;
+    let mut supervised = SupervisedCommand::start_paused(command, user, AtQuit::ShowStacks)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.resume(&probes)?;
     let status = loop {
