@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     };
     let started = match cli.command {
         // first of all: attaching takes a while
-        Some(Command::Run(_) | Command::Record(_)) => signals::block_quit(),
+        Some(Command::Run(_) | Command::Record(_) | Command::Demo(_)) => signals::block_quit(),
         _ => Ok(()),
     };
     match started.and_then(|()| linux_hooks::resolve(&mut cli)).and_then(|()| run(cli)) {

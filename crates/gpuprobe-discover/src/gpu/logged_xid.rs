@@ -19,7 +19,7 @@ pub struct LoggedXid {
 impl LoggedXid {
     /// From a record as /dev/kmsg returns it: `3,1043,51496806959,-;NVRM: Xid (PCI:0000:0f:00): 31, pid=436, ...`.
     /// `None` for all other messages.
-    pub(super) fn parse(record: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let text = str::from_utf8(record).ok()?;
         // the head: priority, sequence number, microseconds, flags
         let (head, rest) = text.split_once(';')?;
