@@ -8,7 +8,7 @@ use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures};
 use gpuprobe_event::Api;
-use gpuprobe_standin::{Cuda, Library};
+use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 
 fn run(args: &[&str]) -> Outcome {
