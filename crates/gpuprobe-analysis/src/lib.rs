@@ -73,8 +73,8 @@ pub use self::threads::sample::{
     GpuCall, LastOperation, Rank, SampledProcess, SampledThread, ThreadSample, ThreadStack,
 };
 pub use self::threads::{
-    Activity, CpuShares, DifferingProcess, Job, NcclStatus, ProcessThreads, StacksReport, ThreadGroup,
-    ThreadVerdict,
+    Activity, CpuShares, DifferingProcess, Job, NcclStatus, ProcessThreads, ProcessXids, RecentXid,
+    RecentXids, StacksReport, ThreadGroup, ThreadVerdict,
 };
 pub use self::timeline::levels::{Level, Levels, Sample};
 pub use self::timeline::nesting::{Extent, Nesting, Slice};

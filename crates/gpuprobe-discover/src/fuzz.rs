@@ -1,5 +1,6 @@
 //! Access for the fuzz targets to parsers that are private to this crate.
 
+use crate::gpu::LoggedXid;
 use crate::process::{code_ranges, executable_files};
 
 /// The parsed text of /proc/PID/maps.
@@ -17,6 +18,11 @@ pub fn maps(text: &[u8]) -> Maps {
         ranges: code_ranges(text).map(|range| (range.start, range.end)).collect(),
         files: executable_files(text).into_iter().map(|mapping| mapping.range).collect(),
     }
+}
+
+/// Parses a record of the kernel log.
+pub fn logged_xid(record: &[u8]) -> Option<LoggedXid> {
+    LoggedXid::parse(record)
 }
 
 /// Reads a Python process whose memory was damaged: the first byte selects the version, the others what is changed.

@@ -25,7 +25,8 @@ pub use access::{
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
 pub use gpu::{
-    Device, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus, maps_nccl, open_gpus, rank_of,
+    Device, KernelLog, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus,
+    maps_nccl, open_gpus, rank_of,
 };
 pub use library::{
     HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, gpu_api_of,
@@ -36,9 +37,9 @@ pub use probe_point::{
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
-    AgentLibrary, CONTAINER_LOGS, CuptiLibrary, GpuTimeLibraries, Loader, Memory, ProcessFile, ProcessMemory,
-    RequestPoint, container_named, container_of, gpu_time_libraries, loader_of, offset_in_file, pod_of,
-    uses_cuda_malloc_async, variable_at_start,
+    AgentLibrary, CONTAINER_LOGS, CuptiLibrary, GpuTimeLibraries, Loader, Memory, Origin, ProcessFile,
+    ProcessMemory, RequestPoint, container_named, container_of, gpu_time_libraries, loader_of,
+    offset_in_file, origin_of, pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

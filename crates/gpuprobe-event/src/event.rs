@@ -286,13 +286,18 @@ impl Evidence {
     }
 }
 
+/// The pid that a message of the NVIDIA kernel module about an XID names: `pid=436` or `pid='436'`.
+pub fn pid_in_xid_message(message: &str) -> Option<u32> {
+    let (_, rest) = message.split_once("pid=")?;
+    let rest = rest.trim_start_matches(['\'', '"', ' ']);
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..digits].parse().ok().filter(|pid| *pid != 0)
+}
+
 impl XidEvent {
     /// The pid in the message.
     pub fn named_pid(&self) -> Option<u32> {
-        let (_, rest) = self.message.split_once("pid=")?;
-        let rest = rest.trim_start_matches(['\'', '"', ' ']);
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        rest[..digits].parse().ok().filter(|pid| *pid != 0)
+        pid_in_xid_message(&self.message)
     }
 
     /// The process name in the message.

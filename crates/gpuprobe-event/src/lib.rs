@@ -41,7 +41,7 @@ pub use effect::{
 };
 pub use event::{
     Call, DeviceTime, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value,
-    XidEvent, XidProcess,
+    XidEvent, XidProcess, pid_in_xid_message,
 };
 pub use execution::{Execution, ExecutionKind, SubmittingCall};
 pub use frame::Frame;

@@ -8,7 +8,7 @@ use syn::{Error, Ident, LitStr, Result, Token, parenthesized};
 pub(crate) const TIERS: [&str; 3] = ["session", "multi", "perf"];
 
 /// Needs without an argument, and needs with one: functions of `gpuprobe_e2e::needs`.
-const PLAIN_NEEDS: [&str; 2] = ["fuse", "overlay"];
+const PLAIN_NEEDS: [&str; 3] = ["fuse", "kernel_log", "overlay"];
 const NEEDS_WITH_ARGUMENT: [&str; 2] = ["program", "tier"];
 
 #[derive(Default)]

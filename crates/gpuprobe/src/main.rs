@@ -14,6 +14,7 @@ use gpuprobe_event::HookError;
 
 use crate::cli::{Cli, Command, daemon_settings};
 use crate::session::probes::linux_hooks;
+use crate::session::signals;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Closed;
 
@@ -27,7 +28,12 @@ fn main() -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    match linux_hooks::resolve(&mut cli).and_then(|()| run(cli)) {
+    let started = match cli.command {
+        // first of all: attaching takes a while
+        Some(Command::Run(_) | Command::Record(_) | Command::Demo(_)) => signals::block_quit(),
+        _ => Ok(()),
+    };
+    match started.and_then(|()| linux_hooks::resolve(&mut cli)).and_then(|()| run(cli)) {
         Ok(status) => ExitCode::from(status),
         // like other tools, exit quietly when the reader of stdout closes the pipe
         Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 """A process of a job: job_rank.py LIBNCCL LIBCUDART BEHIND
 
-The rank BEHIND makes one collective less than the others, and waits for its stream.
+Its number is in RANK, or in NUMBER for a process without a rank. The one with number BEHIND makes one
+collective less than the others, and waits for its stream.
 """
 
 import ctypes
@@ -26,4 +27,5 @@ def step(is_behind):
 
 
 print(os.getpid(), flush=True)
-step(os.environ["RANK"] == sys.argv[3])
+number = os.environ.get("RANK") or os.environ["NUMBER"]
+step(number == sys.argv[3])

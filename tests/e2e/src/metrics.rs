@@ -8,6 +8,8 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::process::{PATIENCE, Talk, gpuprobe, shown, until};
 
 /// The options of a daemon that rescans the host every second.
@@ -70,10 +72,20 @@ impl Daemon {
 
     /// The same, in the format of this `Accept` header.
     pub fn scrape_as(&self, accept: &str) -> Metrics {
-        let answer = get(self.address, "/metrics", accept);
+        Metrics { text: self.body("/metrics", accept) }
+    }
+
+    /// The JSON at this path.
+    pub fn json(&self, path: &str) -> Value {
+        let body = self.body(path, "*/*");
+        serde_json::from_str(&body).unwrap_or_else(|e| panic!("{body}: {e}"))
+    }
+
+    fn body(&self, path: &str, accept: &str) -> String {
+        let answer = get(self.address, path, accept);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no body: {answer}"));
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        Metrics { text: body.to_owned() }
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        body.to_owned()
     }
 
     /// The number of processes counted as late, without those whose libraries are outside of the folder `ours`: other

@@ -1,6 +1,7 @@
 //! Checks whether a test can run on this host. A test that cannot run prints why and passes, unless `GPUPROBE_REQUIRE`
 //! names what it lacks. `#[bpf_test(needs(...))]` calls these functions.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -32,6 +33,12 @@ pub fn program(name: &str) -> bool {
 /// Whether file systems in user space can be mounted.
 pub fn fuse() -> bool {
     Path::new("/dev/fuse").exists() || missing("fuse", "there is no /dev/fuse")
+}
+
+/// Whether messages can be written to the kernel log and read from it.
+pub fn kernel_log() -> bool {
+    let opened = OpenOptions::new().read(true).write(true).open("/dev/kmsg");
+    opened.map_or_else(|e| missing("kernel_log", &format!("/dev/kmsg cannot be used: {e}")), |_| true)
 }
 
 /// Whether an overlay can be mounted. It mounts one, which loads the kernel module where overlayfs is a module.

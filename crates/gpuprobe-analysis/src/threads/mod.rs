@@ -5,6 +5,7 @@ pub mod groups;
 pub mod jobs;
 mod judged;
 mod nccl_status;
+mod recent_xids;
 pub mod report;
 pub mod sample;
 #[cfg(test)]
@@ -14,5 +15,6 @@ pub mod verdict;
 pub use self::groups::{CpuShares, ThreadGroup};
 pub use self::jobs::{Activity, DifferingProcess, Job};
 pub use self::nccl_status::NcclStatus;
+pub use self::recent_xids::{ProcessXids, RecentXid, RecentXids};
 pub use self::report::{ProcessThreads, StacksReport};
 pub use self::verdict::ThreadVerdict;

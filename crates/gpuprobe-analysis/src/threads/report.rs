@@ -8,6 +8,7 @@ use super::groups::{GroupPlace, Grouped, ThreadGroup, group};
 use super::jobs::{self, Candidate, Job};
 use super::judged::JudgedThread;
 use super::nccl_status::NcclStatus;
+use super::recent_xids::RecentXids;
 use super::sample::{LastOperation, Rank, SampledProcess};
 
 /// The threads of processes.
@@ -19,6 +20,8 @@ pub struct StacksReport {
     pub processes: Vec<ProcessThreads>,
     /// What NCCL says about the jobs.
     pub nccl: Vec<NcclStatus>,
+    /// What the kernel log says about the GPUs.
+    pub xids: RecentXids,
 }
 
 /// The threads of a process.
@@ -29,6 +32,8 @@ pub struct ProcessThreads {
     pub command: String,
     pub container: Option<String>,
     pub rank: Option<Rank>,
+    /// The time since its start.
+    pub age_ns: Option<u64>,
     /// The GPUs that it uses, by their numbers on the host.
     pub gpus: Vec<u32>,
     /// Threads in GPU calls first, stuck before moving.
@@ -59,7 +64,7 @@ impl StacksReport {
         for process in &sampled {
             let judge = |thread| JudgedThread::of(thread, process.tgid);
             let threads: Vec<JudgedThread<'_>> = process.threads.iter().filter_map(judge).collect();
-            candidates.extend(Candidate::of(process, &threads));
+            candidates.push(Candidate::of(process, &threads));
             processes.push(process_threads(process, threads, all_threads));
         }
         let jobs = jobs::find(candidates);
@@ -69,7 +74,7 @@ impl StacksReport {
         if !all_threads {
             find_same(&mut processes, &jobs);
         }
-        Self { jobs, processes, nccl: Vec::new() }
+        Self { jobs, processes, ..Self::default() }
     }
 }
 
@@ -121,6 +126,7 @@ fn process_threads(
         command: process.command.clone(),
         container: process.container.clone(),
         rank: process.rank.clone(),
+        age_ns: process.age_ns,
         gpus: process.gpus.clone(),
         groups,
         same_as: None,

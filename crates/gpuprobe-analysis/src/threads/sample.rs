@@ -14,6 +14,12 @@ pub struct SampledProcess {
     pub command: String,
     /// The container it runs in.
     pub container: Option<String>,
+    /// Its parent.
+    pub parent: Option<Tgid>,
+    /// Its session: what was started from one terminal, or by one service.
+    pub session: Option<u32>,
+    /// The time since its start.
+    pub age_ns: Option<u64>,
     /// Its number among the processes of its job.
     pub rank: Option<Rank>,
     /// The GPUs that it uses, by their numbers on the host.

@@ -1,4 +1,4 @@
-//! Reads what /proc says about one process: its mapped code, memory, environment, dynamic loader, container and pod.
+//! Reads what /proc says about one process: its mapped code, memory, environment, dynamic loader, origin, container and pod.
 
 mod agent_library;
 mod container;
@@ -6,6 +6,7 @@ mod environ;
 mod loader;
 mod mapped_file;
 mod maps;
+mod origin;
 mod pods;
 mod process_memory;
 mod torch_backend;
@@ -20,6 +21,7 @@ pub use loader::{Loader, loader_of};
 pub(crate) use mapped_file::{load_bias, open_mapped, read_maps};
 pub use maps::offset_in_file;
 pub(crate) use maps::{CodeRange, MappedFile, Mapping, code_ranges, executable_files, mapping_of};
+pub use origin::{Origin, origin_of};
 pub use pods::{CONTAINER_LOGS, pod_of};
 pub use process_memory::{Memory, ProcessMemory};
 pub use torch_backend::uses_cuda_malloc_async;

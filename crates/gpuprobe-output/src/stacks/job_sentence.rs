@@ -37,7 +37,11 @@ fn common(job: &Job) -> String {
 fn differing(process: &DifferingProcess) -> String {
     let activity = &process.activity;
     let place = place(activity).unwrap_or_default();
-    format!("{} (pid {}) is {}{place}", rank(&process.rank), process.tgid, doing(activity))
+    let who = match &process.rank {
+        Some(number) => format!("{} (pid {})", rank(number), process.tgid),
+        None => format!("pid {}", process.tgid),
+    };
+    format!("{who} is {}{place}", doing(activity))
 }
 
 /// `rank 3`; `local rank 3` if only its number on the host is known.
@@ -81,7 +85,7 @@ mod tests {
         let all = (common_count + differing.len()) as u32;
         let differing = differing.into_iter().zip(3..).map(|(activity, number)| DifferingProcess {
             tgid: Tgid(28 + number),
-            rank: Rank { variable: "RANK".to_owned(), number },
+            rank: Some(Rank { variable: "RANK".to_owned(), number }),
             activity,
         });
         Job {
@@ -103,6 +107,17 @@ mod tests {
         assert_eq!(
             sentence(&job(collective(), 1, vec![sync])),
             "1 of 2 waits in ncclAllReduce; rank 3 (pid 31) is in cudaStreamSynchronize, train.py:88"
+        );
+    }
+
+    #[test]
+    fn a_process_without_a_rank_is_named_by_its_pid() {
+        let sync = activity(ThreadVerdict::Stuck, Some("cudaStreamSynchronize"), Some("train.py:88"));
+        let mut job = job(collective(), 7, vec![sync]);
+        job.differing[0].rank = None;
+        assert_eq!(
+            sentence(&job),
+            "7 of 8 wait in ncclAllReduce; pid 31 is in cudaStreamSynchronize, train.py:88"
         );
     }
 

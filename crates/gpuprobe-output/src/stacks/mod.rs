@@ -3,6 +3,7 @@
 mod job_sentence;
 mod process_gpus;
 mod process_text;
+mod process_xids;
 mod stacks_json;
 mod system_calls;
 mod thread_text;
@@ -41,7 +42,7 @@ pub fn stacks(report: &StacksReport, states: &GpuStates, options: &StacksOptions
         if !out.is_empty() {
             out.push('\n');
         }
-        process_text::process(&mut out, process, states, options);
+        process_text::process(&mut out, process, states, &report.xids, options);
     }
     for status in &report.nccl {
         nccl(&mut out, status);

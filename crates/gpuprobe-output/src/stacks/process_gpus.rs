@@ -1,10 +1,8 @@
 //! The GPUs of a process, with what NVML says about them.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use gpuprobe_analysis::{GpuErrors, GpuStates, ProcessThreads};
-use gpuprobe_event::driver;
+use gpuprobe_analysis::{GpuStates, ProcessThreads};
 
 /// A GPU that a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,15 +30,4 @@ pub(super) fn of_process(process: &ProcessThreads, states: &GpuStates) -> Vec<Pr
         }
     };
     numbers.into_iter().map(gpu).collect()
-}
-
-/// The XID errors of these GPUs.
-pub(super) fn xids<'s>(gpus: &'s [ProcessGpu], states: &'s GpuStates) -> impl Iterator<Item = &'s GpuErrors> {
-    states.xids.iter().filter(|errors| gpus.iter().any(|gpu| gpu.gpu == u32::from(errors.gpu)))
-}
-
-/// What an XID error means, if it is known.
-pub(super) fn meaning(errors: &GpuErrors) -> Option<Cow<'static, str>> {
-    let number = u32::try_from(errors.xid).ok()?;
-    driver::xid(number).map(|known| known.meaning)
 }

@@ -1,10 +1,11 @@
 //! A process: one line about it, and then its threads.
 
-use gpuprobe_analysis::{GpuErrors, GpuStates, ProcessThreads};
+use gpuprobe_analysis::{GpuStates, ProcessThreads, RecentXids};
 
 use super::StacksOptions;
 use super::job_sentence::rank;
 use super::process_gpus::{self, ProcessGpu};
+use super::process_xids;
 use super::thread_text::{group, how_long};
 use crate::gpu_op_text::stream;
 use crate::memory_view::line;
@@ -19,12 +20,13 @@ pub(super) fn process(
     out: &mut String,
     process: &ProcessThreads,
     states: &GpuStates,
+    recent: &RecentXids,
     options: &StacksOptions,
 ) {
     let gpus = process_gpus::of_process(process, states);
     head(out, process, &gpus, options.width);
-    for errors in process_gpus::xids(&gpus, states) {
-        line(out, format_args!("  {}", xid(errors)));
+    for xids in process_xids::of_process(process, &gpus, states, recent) {
+        line(out, format_args!("  {}", xids.text()));
     }
     streams(out, process);
     for threads in &process.groups {
@@ -47,12 +49,6 @@ fn head(out: &mut String, process: &ProcessThreads, gpus: &[ProcessGpu], width: 
     let command = if process.command.is_empty() { &process.name } else { &process.command };
     let room = width.saturating_sub(begin.chars().count()).max(LEAST_COMMAND);
     line(out, format_args!("{begin}{}", fitted(&printable(command.trim_end()), room)));
-}
-
-fn xid(errors: &GpuErrors) -> String {
-    let meaning = process_gpus::meaning(errors).map(|meaning| format!(": {meaning}")).unwrap_or_default();
-    let times = if errors.count == 1 { String::new() } else { format!(" ({} times)", errors.count) };
-    format!("XID {} on GPU {}{meaning}{times}", errors.xid, errors.gpu)
 }
 
 fn streams(out: &mut String, process: &ProcessThreads) {

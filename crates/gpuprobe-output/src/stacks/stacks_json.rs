@@ -1,7 +1,7 @@
 //! The threads of GPU processes for programs: one JSON object on one line.
 
 use gpuprobe_analysis::{
-    Activity, CpuShares, DifferingProcess, GpuErrors, GpuStates, Job, LastOperation, ProcessThreads,
+    Activity, CpuShares, DifferingProcess, GpuStates, Job, LastOperation, ProcessThreads, RecentXids,
     StacksReport, ThreadGroup,
 };
 use gpuprobe_event::Frame;
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::job_sentence::sentence;
 use super::process_gpus::{self, ProcessGpu};
+use super::process_xids::{self, ShownXids};
 use super::system_calls::{self, Architecture};
 use super::thread_text::open_call;
 use crate::gpu_op_text;
@@ -21,12 +22,14 @@ pub fn stacks_json(
     unix_seconds: f64,
     architecture: Architecture,
 ) -> String {
-    let processes = report.processes.iter().map(|process| one_process(process, states, architecture));
+    let one = |process| one_process(process, states, &report.xids, architecture);
+    let processes = report.processes.iter().map(one);
     let object = json!({
         "unix": unix_seconds,
         "jobs": report.jobs.iter().map(job).collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
         "nccl": report.nccl,
+        "xids_problem": report.xids.problem,
     });
     format!("{object}\n")
 }
@@ -45,8 +48,8 @@ fn job(job: &Job) -> Value {
 fn differing(process: &DifferingProcess) -> Value {
     let mut value = activity(&process.activity);
     value["pid"] = json!(process.tgid);
-    value["rank"] = json!(process.rank.number);
-    value["rank_variable"] = json!(process.rank.variable);
+    value["rank"] = json!(process.rank.as_ref().map(|rank| rank.number));
+    value["rank_variable"] = json!(process.rank.as_ref().map(|rank| &rank.variable));
     value
 }
 
@@ -59,17 +62,24 @@ fn activity(activity: &Activity) -> Value {
     })
 }
 
-fn one_process(process: &ProcessThreads, states: &GpuStates, architecture: Architecture) -> Value {
+fn one_process(
+    process: &ProcessThreads,
+    states: &GpuStates,
+    recent: &RecentXids,
+    architecture: Architecture,
+) -> Value {
     let gpus = process_gpus::of_process(process, states);
+    let xids = process_xids::of_process(process, &gpus, states, recent);
     json!({
         "pid": process.tgid,
         "process": process.name,
         "command": process.command,
         "container": process.container,
+        "age_seconds": process.age_ns.map(seconds),
         "rank": process.rank.as_ref().map(|rank| rank.number),
         "rank_variable": process.rank.as_ref().map(|rank| &rank.variable),
         "gpus": gpus.iter().map(gpu).collect::<Vec<_>>(),
-        "xids": process_gpus::xids(&gpus, states).map(xid).collect::<Vec<_>>(),
+        "xids": xids.iter().map(ShownXids::json).collect::<Vec<_>>(),
         "streams": process.streams.iter().map(stream).collect::<Vec<_>>(),
         "groups": process.groups.iter().map(|threads| group(threads, architecture)).collect::<Vec<_>>(),
         "same_as": process.same_as,
@@ -87,15 +97,6 @@ fn gpu(gpu: &ProcessGpu) -> Value {
         "gpu": gpu.gpu,
         "busy_percent": gpu.busy_percent,
         "busy_percent_by_process": gpu.busy_percent_by_process,
-    })
-}
-
-fn xid(errors: &GpuErrors) -> Value {
-    json!({
-        "gpu": errors.gpu,
-        "xid": errors.xid,
-        "count": errors.count,
-        "meaning": process_gpus::meaning(errors),
     })
 }
 

@@ -8,7 +8,7 @@ use gpuprobe_event::Tgid;
 use gpuprobe_output::{Architecture, StacksOptions, stacks, stacks_json};
 
 use super::check;
-use sampled_processes::{Random, asleep, native, sampled, states};
+use sampled_processes::{Random, asleep, native, recent_xids, sampled, states};
 
 const OPTIONS: StacksOptions = StacksOptions { width: 100, architecture: Architecture::X86_64 };
 
@@ -20,6 +20,7 @@ fn the_threads_of_a_job_and_of_a_server() {
         text: "Job summary\n\n  #0  missing rank 3\x1b".to_owned(),
         is_cut: true,
     }];
+    report.xids = recent_xids();
     let text = stacks(&report, &states(), &OPTIONS);
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
     check("stacks.txt", &text);
@@ -67,7 +68,8 @@ fn any_samples_can_be_shown() {
     for _ in 0..300 {
         let processes: Vec<SampledProcess> = (0..random.below(12)).map(|_| random.process()).collect();
         let threads = processes.iter().map(|p| p.threads.len() as u64 + p.exited_threads).sum::<u64>();
-        let report = StacksReport::build(processes, random.below(2) == 0);
+        let mut report = StacksReport::build(processes, random.below(2) == 0);
+        report.xids = recent_xids();
         let shown = |process: &ProcessThreads| {
             let grouped: u64 = process.groups.iter().map(|group| group.count).sum();
             assert_eq!(grouped + process.hidden_threads + process.other_threads, process.threads);

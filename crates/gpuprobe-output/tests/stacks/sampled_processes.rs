@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use gpuprobe_analysis::gpu_state::IndexedGpu;
 use gpuprobe_analysis::{
-    GpuCall, GpuErrors, GpuStates, GpuUser, LastOperation, Rank, SampledProcess, SampledThread, ThreadSample,
-    ThreadStack,
+    GpuCall, GpuErrors, GpuStates, GpuUser, LastOperation, Rank, RecentXid, RecentXids, SampledProcess,
+    SampledThread, ThreadSample, ThreadStack,
 };
-use gpuprobe_event::{Api, Frame, GpuState, Tgid, Tid};
+use gpuprobe_event::{Api, Frame, GpuState, PciAddress, Tgid, Tid};
 
 use crate::samples::live_calls::open_calls;
 
@@ -110,6 +110,7 @@ fn rank(number: u32) -> SampledProcess {
         name: "python".to_owned(),
         command: format!("python train.py --config configs/large.yaml --local_rank={number}"),
         container: Some("ml/train-0/trainer".to_owned()),
+        age_ns: Some(7200 * SECOND),
         rank: Some(Rank { variable: "RANK".to_owned(), number }),
         gpus: vec![number],
         threads: vec![
@@ -196,6 +197,26 @@ pub(crate) fn states() -> GpuStates {
     }
 }
 
+/// Errors of the last hour: two of rank 3, one of the GPU of the server, and one of a process that has exited.
+pub(crate) fn recent_xids() -> RecentXids {
+    let xid = |number, gpu: u8, pid: Option<u32>, seconds| RecentXid {
+        number,
+        gpu: Some(gpu.into()),
+        pci: PciAddress { domain: 0, bus: 16 + gpu, device: 0, function: 0 },
+        pid: pid.map(Tgid),
+        age_ns: seconds * SECOND,
+    };
+    RecentXids {
+        xids: vec![
+            xid(31, 3, Some(31), 3000),
+            xid(31, 3, Some(31), 240),
+            xid(94, 0, None, 12),
+            xid(43, 1, Some(99), 5),
+        ],
+        problem: Some("the newest messages of the kernel log were not read\n".to_owned()),
+    }
+}
+
 /// Makes processes that no program could be.
 pub(crate) struct Random(pub(crate) u64);
 
@@ -278,6 +299,9 @@ impl Random {
             name: self.text(),
             command: self.text(),
             container: self.maybe(Self::text),
+            parent: self.maybe(|random| Tgid(random.below(5) as u32)),
+            session: self.maybe(|random| random.below(2) as u32),
+            age_ns: self.maybe(Self::number),
             rank: self.maybe(rank),
             gpus: vec![self.number() as u32],
             threads: (0..self.below(6)).map(|_| self.thread()).collect(),

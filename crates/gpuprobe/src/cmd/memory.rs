@@ -13,7 +13,7 @@ use gpuprobe_event::{LossCause, Losses, Tgid};
 use gpuprobe_output::{MemoryOptions, Strokes};
 
 use crate::cli::{MemoryArgs, RESCAN};
-use crate::session::command::supervise::SupervisedCommand;
+use crate::session::command::supervise::{AtQuit, SupervisedCommand};
 use crate::session::follow::mapping_watch::Watch;
 use crate::session::follow::process_set::{ProcessSet, process_of_thread};
 use crate::session::host::gpu_numbering::GpuNumbering;
@@ -179,7 +179,7 @@ fn redrawn(text: &str, rows: usize) -> String {
 fn observe_command(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     // most programs use the same dynamic loader as gpuprobe: probed now, they need not be stopped for it
     view.observer.probes.attach_loader_of(Tgid(std::process::id()));
-    let mut command = SupervisedCommand::start_paused(&args.command, &args.user, &[])?;
+    let mut command = SupervisedCommand::start_paused(&args.command, &args.user, AtQuit::ForCommand, &[])?;
     command.resume(&view.observer.probes)?;
     let status = loop {
         let (batch, exit_status) = command.poll(&mut view.observer.probes)?;

@@ -8,7 +8,7 @@ use gpuprobe_capture::CaptureConfig;
 use gpuprobe_event::{LossCause, Tgid};
 
 use crate::cli::{RecordingArgs, RunArgs, UserArgs};
-use crate::session::command::supervise::SupervisedCommand;
+use crate::session::command::supervise::{AtQuit, SupervisedCommand};
 use crate::session::gpu_time::agent_file;
 use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::probes::probe_budget::ProbeBudget;
@@ -87,7 +87,7 @@ pub(crate) fn record(
     }
     let output = Destination::find(args.output.as_deref(), Access::requested(args.mode))?;
     let variables = args.gpu_time.map(|_| agent_file::environment()).transpose()?.unwrap_or_default();
-    let mut supervised = SupervisedCommand::start_paused(command, user, &variables)?;
+    let mut supervised = SupervisedCommand::start_paused(command, user, AtQuit::ShowStacks, &variables)?;
     let mut recording = Recording::start(&probes, command, args, output)?;
     supervised.resume(&probes)?;
     let status = loop {

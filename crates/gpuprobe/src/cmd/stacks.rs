@@ -3,10 +3,9 @@
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_analysis::{Snapshot, StacksReport};
+use gpuprobe_analysis::StacksReport;
 use gpuprobe_capture::{ThreadSampler, may_read_others, terminal_size};
 use gpuprobe_discover::{gpu_processes, read_files_by};
 use gpuprobe_event::Tgid;
@@ -18,7 +17,7 @@ use nix::unistd::Pid;
 
 use crate::cli::StacksArgs;
 use crate::session::follow::process_set::process_of_thread;
-use crate::session::host::gpu_state_poller::GpuStatePoller;
+use crate::session::host::gpu_look::GpuLook;
 use crate::session::host::nccl_ras::nccl_status;
 use crate::session::host::observer::unix_seconds;
 use crate::session::probes::helper_commands;
@@ -26,8 +25,6 @@ use crate::session::threads::thread_samples;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 
-/// How often the state of the GPUs is read.
-const GPU_STATE_EVERY: Duration = Duration::from_millis(200);
 /// Columns if the output is not a terminal.
 const WIDTH: usize = 160;
 
@@ -35,26 +32,24 @@ pub(crate) fn run(args: &StacksArgs) -> Result<u8> {
     let mut sampler = ThreadSampler::new()?;
     read_files_by(helper_commands::file_reader_starter(false)).context("cannot start the file reader")?;
     let processes = processes(&args.pids)?;
-    let states = GpuStatePoller::start(&args.nvml, GPU_STATE_EVERY, Some(processes.clone()), false)?;
-    let sampled = thread_samples::sample(&mut sampler, &processes, args.samples)?;
+    let gpus = GpuLook::start(&args.nvml, &processes)?;
+    let sampled = thread_samples::sample(&mut sampler, &processes, args.samples, gpus.host())?;
     if sampler.is_cut() {
         note!("gpuprobe: there are more threads than are read at once: -d PID chooses processes");
     }
     if sampled.is_empty() {
         bail!("no thread could be sampled: the processes have exited, or belong to the Linux kernel");
     }
-    let mut snapshot = Snapshot::default();
-    if let Some(states) = &states {
-        states.add_quietly(&mut snapshot, false);
-    }
+    let states = gpus.states();
     let mut report = StacksReport::build(sampled, args.all_threads);
     report.nccl = nccl_status(&processes);
+    report.xids = gpus.recent_xids();
     let architecture = Architecture::OF_HOST;
     let text = if args.json {
-        stacks_json(&report, &snapshot.gpu_states, unix_seconds(), architecture)
+        stacks_json(&report, &states, unix_seconds(), architecture)
     } else {
         let width = terminal_size(io::stdout()).map_or(WIDTH, |(columns, _)| columns.into());
-        stacks(&report, &snapshot.gpu_states, &StacksOptions { width, architecture })
+        stacks(&report, &states, &StacksOptions { width, architecture })
     };
     print(&text)?;
     Ok(0)

@@ -31,6 +31,14 @@ fn handled_signals() -> SigSet {
     set
 }
 
+/// Blocks SIGQUIT, which Ctrl-\ sends, before the others: it asks for stacks, and is answered once there is something to
+/// show. Other signals still end gpuprobe until then.
+pub(crate) fn block_quit() -> Result<()> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGQUIT);
+    set.thread_block().context("cannot block SIGQUIT")
+}
+
 /// Unblocks the signals in a child process: the mask is inherited, and kept by exec.
 pub(crate) fn unblock_signals() -> Result<()> {
     handled_signals().thread_unblock().context("cannot unblock signals")

@@ -1,10 +1,6 @@
 //! Collectives of NCCL by communicator and rank, compared with the ledger of each rank.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
-use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use gpuprobe_analysis::{Collectives, CommunicatorRank};
@@ -12,7 +8,7 @@ use gpuprobe_e2e::process::{Talk, finish, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, bpf_test, fixtures};
 use gpuprobe_event::Api;
-use gpuprobe_standin::{Cuda, Library};
+use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 
 fn run(args: &[&str]) -> Outcome {
@@ -148,41 +144,4 @@ fn differing_ranks_are_named_at_quit_while_the_job_waits() {
     until(Duration::from_secs(9), "the sentence", || job.stderr().contains(&sentence).then_some(()));
     assert!(!job.stderr().contains("=== TRACE SUMMARY ==="), "{}", job.stderr());
     assert_eq!(job.end(), 0, "{}", job.stderr());
-}
-
-/// Answers one client like NCCL's RAS service.
-fn ras_service(listener: &TcpListener, status: &str) {
-    let (mut stream, _) = listener.accept().unwrap();
-    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-    for (question, answer) in
-        [("CLIENT PROTOCOL 2", "SERVER PROTOCOL 2\n"), ("TIMEOUT 1", "OK\n"), ("VERBOSE STATUS", status)]
-    {
-        assert_eq!(lines.next().unwrap().unwrap(), question);
-        stream.write_all(answer.as_bytes()).unwrap();
-    }
-}
-
-#[bpf_test]
-fn stacks_have_the_status_of_the_ras_service() {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let service = thread::spawn(move || {
-        for _ in 0..2 {
-            ras_service(&listener, "Job summary\n  rank 3 lags\x1b\n");
-        }
-    });
-    // it waits for a line, and has NCCL mapped: others are not asked
-    let nccl = fixtures::standins(Cuda::Cuda12).library(Library::Nccl);
-    let mut command = Command::new("cat");
-    let mut process = Talk::start(command.env("NCCL_RAS_ADDR", &address).env("LD_PRELOAD", nccl));
-    let pid = process.pid().to_string();
-    let of_process = ["stacks", "--samples", "1", "-d", &pid];
-    let text = finish(&mut gpuprobe(&of_process));
-    let shown = format!("\nNCCL's RAS service at {address}:\n  Job summary\n    rank 3 lags\\u{{1b}}\n");
-    assert!(text.status == 0 && text.stdout.ends_with(&shown), "{}{}", text.stdout, text.stderr);
-    let json = finish(&mut gpuprobe(&[&of_process[..], &["--json"]].concat())).json().remove(0);
-    assert_eq!(json["nccl"][0]["text"], "Job summary\n  rank 3 lags\\u{1b}");
-    assert_eq!((&json["nccl"][0]["address"], &json["nccl"][0]["is_cut"]), (&address.into(), &false.into()));
-    service.join().unwrap();
-    process.stop();
 }

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 const SCRIPT: &str = "job_rank.py";
 const RANKS: u32 = 8;
 
-/// A job of which this rank, if any, is one collective behind.
-fn job(behind: Option<u32>) -> Vec<Started> {
+/// A job of which this rank, if any, is one collective behind. This variable has the number of each process.
+fn job(variable: &str, behind: Option<u32>) -> Vec<Started> {
     let runtime = shown(library(Library::Runtime(Cuda::Cuda12)));
     let behind = behind.map_or_else(|| "none".to_owned(), |rank| rank.to_string());
     let wait = format!("STANDIN_WAIT=ncclAllReduce:{FOR_EVER},cuStreamSynchronize:{FOR_EVER}");
     let start = |rank: u32| {
-        let environment = [&*wait, &format!("RANK={rank}")];
+        let environment = [&*wait, &format!("{variable}={rank}")];
         Started::python(&python::newest().path, SCRIPT, Library::Nccl, &[&runtime, &behind], &environment)
     };
     (0..RANKS).map(start).collect()
@@ -33,7 +33,7 @@ fn reported(job: &[Started]) -> (Value, Vec<u32>) {
 
 #[bpf_test]
 fn the_rank_that_is_behind_is_named_and_comes_first() {
-    let job = job(Some(3));
+    let job = job("RANK", Some(3));
     let (reported, order) = reported(&job);
     let behind = job[3].pid;
     let line = line_of(&python::script(SCRIPT), "runtime.cudaStreamSynchronize(None)");
@@ -52,8 +52,22 @@ fn the_rank_that_is_behind_is_named_and_comes_first() {
 
 #[bpf_test]
 fn ranks_that_wait_for_each_other_are_one_sentence() {
-    let job = job(None);
+    let job = job("RANK", None);
     let line = line_of(&python::script(SCRIPT), "nccl.ncclAllReduce(");
     let sentence = format!("8 of 8 wait in ncclAllReduce, {SCRIPT}:{line}");
     assert_eq!(reported(&job).0["sentence"], sentence);
+}
+
+#[bpf_test]
+fn processes_of_one_command_are_compared_without_ranks() {
+    let job = job("NUMBER", Some(3));
+    let (reported, order) = reported(&job);
+    let behind = job[3].pid;
+    let line = line_of(&python::script(SCRIPT), "runtime.cudaStreamSynchronize(None)");
+    let sentence =
+        format!("7 of 8 wait in ncclAllReduce; pid {behind} is in cudaStreamSynchronize, {SCRIPT}:{line}");
+    assert_eq!(reported["sentence"], sentence);
+    let differing = &list(&reported["differing"])[0];
+    assert_eq!((&differing["pid"], &differing["rank"]), (&json!(behind), &Value::Null));
+    assert_eq!(order[0], behind);
 }

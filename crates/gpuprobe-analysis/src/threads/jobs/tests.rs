@@ -1,14 +1,15 @@
 use std::sync::Arc;
 
 use super::super::report::StacksReport;
+use super::super::sample::ThreadStack;
 use super::super::sample_threads::{SECOND, asleep, ranked, stack_in, stack_outside, thread, waiting};
 use super::*;
 
-fn collective() -> super::super::sample::ThreadStack {
+fn collective() -> ThreadStack {
     stack_in("ncclAllReduce", 1, 0x7f00)
 }
 
-fn sync() -> super::super::sample::ThreadStack {
+fn sync() -> ThreadStack {
     stack_in("cuStreamSynchronize", 1, 0x7f00)
 }
 
@@ -34,7 +35,10 @@ fn the_rank_that_is_elsewhere_differs() {
     assert_eq!((job.common_count, job.processes.len()), (7, 8));
     assert_eq!(job.common.function.as_deref(), Some("ncclAllReduce"));
     let differing = &job.differing[0];
-    assert_eq!((job.differing.len(), differing.tgid, differing.rank.number), (1, Tgid(103), 3));
+    assert_eq!(
+        (job.differing.len(), differing.tgid, differing.rank.as_ref().map(|rank| rank.number)),
+        (1, Tgid(103), Some(3))
+    );
     assert_eq!(differing.activity.function.as_deref(), Some("cuStreamSynchronize"));
     assert_eq!(differing.activity.place.as_deref(), Some("train.py:88"));
     let order: Vec<u32> = report.processes.iter().map(|process| process.tgid.0).collect();
@@ -47,8 +51,6 @@ fn ranks_that_do_the_same_do_not_differ() {
     assert_eq!((all.len(), all[0].common_count, all[0].differing.len()), (1, 8, 0));
     assert_eq!(all[0].common.place.as_deref(), Some("train.py:88"));
     assert!(jobs(eight().drain(..1).collect()).is_empty(), "one process is no job");
-    let unranked = eight().into_iter().map(|process| SampledProcess { rank: None, ..process });
-    assert!(jobs(unranked.collect()).is_empty());
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn of_as_many_the_collective_is_common() {
     };
     assert_eq!(pair(&collective(), &sync()), [2]);
     assert_eq!(pair(&sync(), &collective()), [1]);
-    assert_eq!(pair(&sync(), &stack_outside(3)), [2], "or the lowest rank");
+    assert_eq!(pair(&sync(), &stack_outside(3)), [2], "or the first");
 }
 
 #[test]
@@ -146,20 +148,6 @@ fn forked_processes_of_a_rank_are_not_compared() {
 }
 
 #[test]
-fn values_of_options_that_number_processes_are_ignored() {
-    for (command, same) in [
-        ("python t.py --local_rank=3 --lr 0.1", "python t.py --local_rank --lr 0.1"),
-        ("python t.py --local-rank 3 -x", "python t.py --local-rank -x"),
-        ("t --gpu 3 --rank -1", "t --gpu --rank -1"),
-        ("t --Device=cuda:3 node_rank=2", "t --Device node_rank"),
-        ("t --epochs 3 rank", "t --epochs 3 rank"),
-        ("", ""),
-    ] {
-        assert_eq!(command_of_all_ranks(command), same);
-    }
-}
-
-#[test]
 fn thousands_of_processes_are_compared() {
     let stack = Arc::new(collective());
     let process = |pid: u32| SampledProcess {
@@ -170,4 +158,115 @@ fn thousands_of_processes_are_compared() {
     // every process has its container in common with one neighbour and its command with the other
     let all = jobs((1..=5000).rev().map(process).collect());
     assert_eq!((all.len(), all[0].processes.len(), all[0].common_count), (1, 5000, 5000));
+}
+
+/// A process without a rank, of this command and session.
+fn unranked(tgid: u32, command: &str, stack: &ThreadStack) -> SampledProcess {
+    SampledProcess {
+        rank: None,
+        command: command.to_owned(),
+        session: Some(9),
+        parent: Some(Tgid(1)),
+        ..ranked(tgid, 0, vec![waiting(tgid, stack)])
+    }
+}
+
+fn in_container(process: SampledProcess, container: &str) -> SampledProcess {
+    SampledProcess { container: Some(container.to_owned()), session: None, ..process }
+}
+
+fn child_of(process: SampledProcess, parent: u32) -> SampledProcess {
+    SampledProcess { parent: Some(Tgid(parent)), ..process }
+}
+
+/// The pids of each job.
+fn members(processes: Vec<SampledProcess>) -> Vec<Vec<u32>> {
+    let all = |job: Job| job.processes.iter().map(|tgid| tgid.0).collect();
+    jobs(processes).into_iter().map(all).collect()
+}
+
+#[test]
+fn processes_of_the_same_command_are_a_job_without_ranks() {
+    let processes: Vec<_> = (1..=4).map(|pid| unranked(pid, "python t.py", &collective())).collect();
+    let mut differing = processes.clone();
+    differing[2].threads = vec![waiting(3, &stack_outside(3))];
+    let job = jobs(differing).remove(0);
+    assert_eq!((job.common_count, pids(&job)), (3, vec![3]));
+    assert_eq!(
+        (&job.differing[0].rank, job.differing[0].activity.place.as_deref()),
+        (&None, Some("data.py:3"))
+    );
+
+    let mut elsewhere = processes.clone();
+    elsewhere[0].session = Some(8);
+    elsewhere[1].command = "python u.py".to_owned();
+    assert_eq!(members(elsewhere), [[3, 4]], "another terminal, another command");
+    let unknown = processes.into_iter().map(|process| SampledProcess { session: None, ..process });
+    assert!(members(unknown.collect()).is_empty(), "nothing says where they come from");
+}
+
+#[test]
+fn numbers_of_ranks_in_commands_may_differ() {
+    let command = |pid, command: &str| unranked(pid, command, &sync());
+    assert_eq!(members(vec![command(1, "t --gpu 0"), command(2, "t --gpu 1")]), [[1, 2]]);
+    assert_eq!(members(vec![command(1, "VLLM::Worker_TP0"), command(2, "VLLM::Worker_TP1")]), [[1, 2]]);
+    assert!(members(vec![command(1, "t --seed 0"), command(2, "t --seed 1")]).is_empty(), "two experiments");
+}
+
+#[test]
+fn processes_of_one_program_in_a_container_are_a_job_if_they_use_nccl() {
+    let pair = |command: [&str; 2], containers: [&str; 2], stack: &_| {
+        let process = |at: usize| in_container(unranked(1 + at as u32, command[at], stack), containers[at]);
+        members(vec![process(0), process(1)])
+    };
+    let (ports, here) = (["server --port 1", "server --port 2"], ["c", "c"]);
+    assert_eq!(pair(ports, here, &collective()), [[1, 2]]);
+    assert!(pair(ports, here, &sync()).is_empty(), "two servers");
+    assert!(pair(ports, ["c", "d"], &collective()).is_empty());
+    assert!(pair(["python a.py", "python b.py"], here, &collective()).is_empty(), "two scripts");
+    assert_eq!(pair(["python a.py", "python a.py"], here, &sync()), [[1, 2]]);
+    assert!(pair(["python a.py", "python a.py"], ["c", "d"], &sync()).is_empty(), "two replicas");
+}
+
+#[test]
+fn processes_that_python_started_belong_to_their_parent() {
+    let command = "python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7) \
+                   --multiprocessing-fork";
+    let process = |pid, parent| child_of(in_container(unranked(pid, command, &collective()), "c"), parent);
+    assert_eq!(
+        members(vec![process(11, 1), process(12, 1), process(21, 2), process(22, 2)]),
+        [[11, 12], [21, 22]]
+    );
+}
+
+#[test]
+fn programs_that_hardly_use_the_gpu_are_no_job() {
+    let process = |pid, stack: &_| unranked(pid, "server", stack);
+    let idle = stack_outside(3);
+    assert!(members(vec![process(1, &idle), process(2, &idle)]).is_empty());
+    assert!(members(vec![process(1, &sync()), process(2, &idle)]).is_empty());
+    assert_eq!(members(vec![process(1, &collective()), process(2, &idle)]), [[1, 2]]);
+    assert_eq!(members(vec![process(1, &sync()), process(2, &sync()), process(3, &idle)]), [[1, 2, 3]]);
+    let mut asking = sync();
+    asking.gpu_call.as_mut().unwrap().api = Api::Nvml;
+    assert!(members(vec![process(1, &asking), process(2, &asking)]).is_empty(), "monitoring");
+}
+
+#[test]
+fn forked_processes_that_serve_others_are_not_compared() {
+    let (idle, command) = (stack_outside(3), "python t.py");
+    let process = |pid, parent, stack: &_| child_of(unranked(pid, command, stack), parent);
+    // one process and those that load its data
+    let loaders = (0..4).map(|n| process(20 + n, 10, &idle));
+    assert!(members([process(10, 1, &collective())].into_iter().chain(loaders).collect()).is_empty());
+    // one that forked a job, of which a process waits for those that load its data
+    let all = vec![
+        process(10, 1, &idle),
+        process(11, 10, &collective()),
+        process(12, 10, &collective()),
+        process(13, 10, &idle),
+        process(23, 13, &idle),
+        process(24, 13, &idle),
+    ];
+    assert_eq!(members(all), [[11, 12, 13]]);
 }

@@ -9,8 +9,7 @@ use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{
-    CaptureConfig, Collect, ThreadIterator, Urgent, drop_privileges, install_seccomp_filter,
-    return_memory_early,
+    CaptureConfig, Collect, Urgent, drop_privileges, install_seccomp_filter, return_memory_early,
 };
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
@@ -29,7 +28,7 @@ use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::{Selection, pattern};
 use crate::session::signals::{Arrived, Signals};
-use crate::session::threads::stacks_service::{SeenByProbes, StacksService};
+use crate::session::threads::stacks_service::{SeenByProbes, StacksService, StacksSources};
 use crate::session::threads::thread_samples::OpenCalls;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Printer;
@@ -80,7 +79,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Count)).transpose()?;
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
     let probes = probes.with_hooks(resolved.hooks).with_budget(budget);
-    let iterator = args.stacks.then(ThreadIterator::new).transpose()?;
+    let stacks = args.stacks.then(StacksSources::open).transpose()?;
     // before there are other threads: privileges are per thread
     drop_privileges(false).context("cannot give up privileges")?;
     // before data of other processes is read, and before foreign code (NVML) is loaded
@@ -91,7 +90,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         );
     }
     let latest = Latest::default();
-    let stacks = iterator.map(|iterator| StacksService::start(iterator, latest.clone())).transpose()?;
+    let stacks = stacks.map(|sources| StacksService::start(sources, latest.clone())).transpose()?;
     let mut daemon = Daemon {
         observer: observer(args, sections, probes)?,
         signals,

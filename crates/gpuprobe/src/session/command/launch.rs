@@ -45,10 +45,11 @@ impl Drop for LaunchedCommand {
 
 impl LaunchedCommand {
     /// Starts the command up to its exec. Signals must be blocked already: the copy inherits the mask, and the signal
-    /// to continue must not arrive before it waits.
+    /// to continue must not arrive before it waits. On a terminal, the command can be made to ignore SIGQUIT.
     pub(crate) fn start_paused(
         command: &[OsString],
         user: Option<&CommandUser>,
+        ignores_quit: bool,
         variables: &[(&'static str, OsString)],
     ) -> Result<Self> {
         let Some(program) = command.first() else { bail!("no command given") };
@@ -65,7 +66,7 @@ impl LaunchedCommand {
             .args(files)
             .args(user.into_iter().flat_map(id_options))
             // the terminal sends it to the command as well
-            .args(File::open("/dev/tty").is_ok().then_some("--ignore-quit"))
+            .args((ignores_quit && File::open("/dev/tty").is_ok()).then_some("--ignore-quit"))
             .envs(user.into_iter().flat_map(CommandUser::environment))
             .envs(variables.iter().cloned())
             .arg(std::process::id().to_string())

@@ -26,8 +26,18 @@ pub(crate) struct SupervisedCommand {
     signals: Signals,
     launched: LaunchedCommand,
     stops: StopRequests,
-    /// SIGQUIT came, which Ctrl-\ sends.
+    at_quit: AtQuit,
+    /// SIGQUIT came, and asks for stacks.
     wants_stacks: bool,
+}
+
+/// What SIGQUIT does, which Ctrl-\ sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtQuit {
+    /// It asks gpuprobe for stacks. On a terminal, the command ignores it.
+    ShowStacks,
+    /// The same as without gpuprobe: it is for the command.
+    ForCommand,
 }
 
 /// The last records of a session with a command.
@@ -45,6 +55,7 @@ impl SupervisedCommand {
     pub(crate) fn start_paused(
         command: &[OsString],
         user: &UserArgs,
+        at_quit: AtQuit,
         variables: &[(&'static str, OsString)],
     ) -> Result<Self> {
         let user = CommandUser::selected(user)?;
@@ -52,8 +63,14 @@ impl SupervisedCommand {
         let signals = Signals::block()?;
         Ok(Self {
             signals,
-            launched: LaunchedCommand::start_paused(command, user.as_ref(), variables)?,
+            launched: LaunchedCommand::start_paused(
+                command,
+                user.as_ref(),
+                at_quit == AtQuit::ShowStacks,
+                variables,
+            )?,
             stops: StopRequests::default(),
+            at_quit,
             wants_stacks: false,
         })
     }
@@ -75,7 +92,7 @@ impl SupervisedCommand {
         let urgent = Urgent::begin();
         probes.capture.wait(&[self.signals.fd()], POLL_EVERY);
         for arrived in self.signals.take() {
-            if arrived.signal == Signal::SIGQUIT {
+            if arrived.signal == Signal::SIGQUIT && self.at_quit == AtQuit::ShowStacks {
                 self.wants_stacks = true;
             } else if arrived.from_process {
                 self.launched.signal(arrived.signal);

@@ -104,7 +104,7 @@ impl Recording {
             verification: args.verify.then(|| Verification::new(&args.events)),
             processes: Processes::new(0),
             tensor_reader: TensorReader::default(),
-            stacks: StacksOnDemand::default(),
+            stacks: StacksOnDemand::new(&args.nvml),
             tensors_read: args.tensors.then(Instant::now),
             error_gpus: args
                 .tensors

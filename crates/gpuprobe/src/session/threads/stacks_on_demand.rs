@@ -5,14 +5,15 @@ use std::io;
 use std::thread::JoinHandle;
 
 use anyhow::Result;
+use gpuprobe_analysis::StacksReport;
 use gpuprobe_analysis::threads::sample::LastOperation;
-use gpuprobe_analysis::{GpuStates, StacksReport};
 use gpuprobe_capture::{ThreadSampler, terminal_size};
 use gpuprobe_event::Tgid;
 use gpuprobe_output::{Architecture, StacksOptions, stacks};
 
 use super::thread_samples::{self, OpenCalls};
-use crate::cli::DEFAULT_SAMPLES;
+use crate::cli::{DEFAULT_SAMPLES, NvmlArgs};
+use crate::session::host::gpu_look::GpuLook;
 use crate::session::host::nccl_ras::nccl_status;
 use crate::terminal::notes::{note, print_stderr};
 
@@ -20,8 +21,9 @@ use crate::terminal::notes::{note, print_stderr};
 const WIDTH: usize = 160;
 
 /// Shows stacks in a thread of its own, because reading the ring buffer must not wait for it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct StacksOnDemand {
+    nvml: NvmlArgs,
     running: Option<JoinHandle<()>>,
 }
 
@@ -34,13 +36,18 @@ pub(crate) struct KnownByProbes {
 }
 
 impl StacksOnDemand {
+    pub(crate) fn new(nvml: &NvmlArgs) -> Self {
+        Self { nvml: nvml.clone(), running: None }
+    }
+
     /// Starts to sample these processes, unless this is still under way.
     pub(crate) fn request(&mut self, processes: Vec<Tgid>, known: KnownByProbes) {
         if self.running.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
+        let nvml = self.nvml.clone();
         let show = move || {
-            if let Err(error) = show(&processes, known) {
+            if let Err(error) = show(&nvml, &processes, known) {
                 note!("gpuprobe: cannot show the stacks: {error:#}");
             }
         };
@@ -57,17 +64,19 @@ impl Drop for StacksOnDemand {
     }
 }
 
-fn show(processes: &[Tgid], mut known: KnownByProbes) -> Result<()> {
+fn show(nvml: &NvmlArgs, processes: &[Tgid], mut known: KnownByProbes) -> Result<()> {
     let mut sampler = ThreadSampler::new()?;
-    let mut sampled = thread_samples::sample(&mut sampler, processes, DEFAULT_SAMPLES)?;
+    let gpus = GpuLook::start(nvml, processes)?;
+    let mut sampled = thread_samples::sample(&mut sampler, processes, DEFAULT_SAMPLES, gpus.host())?;
     known.open.add_to(&mut sampled);
     for process in &mut sampled {
         process.streams = known.streams.remove(&process.tgid).unwrap_or_default();
     }
     let mut report = StacksReport::build(sampled, false);
     report.nccl = nccl_status(processes);
+    report.xids = gpus.recent_xids();
     let width = terminal_size(io::stderr()).map_or(WIDTH, |(columns, _)| columns.into());
     let options = StacksOptions { width, architecture: Architecture::OF_HOST };
-    print_stderr(format_args!("{}", stacks(&report, &GpuStates::default(), &options)));
+    print_stderr(format_args!("{}", stacks(&report, &gpus.states(), &options)));
     Ok(())
 }

@@ -12,6 +12,8 @@ use gpuprobe_output::{Architecture, Latest, StacksRequests, StacksSource, stacks
 
 use super::thread_samples::{self, OpenCalls};
 use crate::cli::DEFAULT_SAMPLES;
+use crate::session::host::kernel_log_xids::KernelLogXids;
+use crate::session::host::nccl_ras::nccl_status;
 use crate::session::host::observer::unix_seconds;
 use crate::terminal::notes::note;
 
@@ -31,14 +33,27 @@ pub(crate) struct SeenByProbes {
     pub(crate) open: OpenCalls,
 }
 
+/// What is read on request. It is opened before privileges are given up.
+#[derive(Debug)]
+pub(crate) struct StacksSources {
+    iterator: ThreadIterator,
+    log: KernelLogXids,
+}
+
+impl StacksSources {
+    pub(crate) fn open() -> Result<Self> {
+        Ok(Self { iterator: ThreadIterator::new()?, log: KernelLogXids::open() })
+    }
+}
+
 impl StacksService {
-    /// Starts the thread. The iterator was loaded before privileges were given up.
-    pub(crate) fn start(iterator: ThreadIterator, latest: Latest) -> Result<Self> {
+    /// Starts the thread.
+    pub(crate) fn start(sources: StacksSources, latest: Latest) -> Result<Self> {
         let (source, requests) = stacks_requests();
         let seen = Arc::new(Mutex::new(SeenByProbes::default()));
         let worker = Worker { requests, latest, seen: Arc::clone(&seen) };
         let thread = std::thread::Builder::new().name("stacks".to_owned());
-        thread.spawn(move || worker.run(iterator)).context("cannot start the thread that samples stacks")?;
+        thread.spawn(move || worker.run(sources)).context("cannot start the thread that samples stacks")?;
         Ok(Self { source, seen })
     }
 
@@ -59,10 +74,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(mut self, iterator: ThreadIterator) {
+    fn run(mut self, sources: StacksSources) {
+        let StacksSources { iterator, mut log } = sources;
         let mut sampler = ThreadSampler::of(iterator);
         while let Some(clients) = self.requests.wait() {
-            match self.stacks(&mut sampler) {
+            match self.stacks(&mut sampler, &mut log) {
                 Ok(json) => clients.answer(json),
                 // the clients get an error when this is dropped
                 Err(error) => note!("gpuprobe: cannot sample stacks: {error:#}"),
@@ -70,14 +86,18 @@ impl Worker {
         }
     }
 
-    fn stacks(&self, sampler: &mut ThreadSampler) -> Result<String> {
+    fn stacks(&self, sampler: &mut ThreadSampler, log: &mut KernelLogXids) -> Result<String> {
         let all = || gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect();
         let chosen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).processes.clone();
         let processes: Vec<Tgid> = chosen.unwrap_or_else(all);
-        let mut sampled = thread_samples::sample(sampler, &processes, DEFAULT_SAMPLES)?;
+        let gpus = self.latest.get().gpus.clone();
+        let mut sampled = thread_samples::sample(sampler, &processes, DEFAULT_SAMPLES, &gpus)?;
         // read after the samples, because calls may have returned
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).open.add_to(&mut sampled);
-        let report = StacksReport::build(sampled, false);
+        let mut report = StacksReport::build(sampled, false);
+        // answers within two seconds, so that no client waits in vain
+        report.nccl = nccl_status(&processes);
+        report.xids = log.recent(&gpus);
         let states = &self.latest.get().gpu_states;
         Ok(stacks_json(&report, states, unix_seconds(), Architecture::OF_HOST))
     }

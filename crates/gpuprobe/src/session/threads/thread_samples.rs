@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use gpuprobe_analysis::threads::sample::{Rank, SampledProcess, SampledThread};
 use gpuprobe_capture::{SampledThreads, ThreadSampler};
-use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, pod_of, rank_of};
-use gpuprobe_event::{Call, Container, Frame, Tgid};
+use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, origin_of, pod_of, rank_of};
+use gpuprobe_event::{Call, Container, Frame, HostGpu, Tgid};
 
 const PROC: &str = "/proc";
 /// The time between two samples.
 const BETWEEN: Duration = Duration::from_millis(250);
 
-/// Samples these processes this often.
+/// Samples these processes this often, on a host with these GPUs.
 pub(crate) fn sample(
     sampler: &mut ThreadSampler,
     processes: &[Tgid],
     samples: u32,
+    gpus: &[HostGpu],
 ) -> Result<Vec<SampledProcess>> {
     let begin = Instant::now();
     for round in 0..samples {
@@ -31,7 +32,7 @@ pub(crate) fn sample(
             sampler.watch_returns();
         }
     }
-    Ok(sampler.finish().into_iter().map(process).collect())
+    Ok(sampler.finish().into_iter().map(|sampled| process(sampled, gpus)).collect())
 }
 
 /// Calls that have not returned, as probes saw them begin.
@@ -65,9 +66,10 @@ impl OpenCalls {
     }
 }
 
-fn process(sampled: SampledThreads) -> SampledProcess {
+fn process(sampled: SampledThreads, gpus: &[HostGpu]) -> SampledProcess {
     let (tgid, proc_root) = (sampled.tgid, Path::new(PROC));
     let rank = rank_of(proc_root, tgid.0);
+    let origin = origin_of(proc_root, tgid.0);
     let threads = sampled.threads.into_iter().map(|thread| SampledThread {
         tid: thread.tid,
         name: thread.name,
@@ -81,14 +83,23 @@ fn process(sampled: SampledThreads) -> SampledProcess {
         name: text(tgid, "comm"),
         command: text(tgid, "cmdline"),
         container: container_of(proc_root, tgid.0).map(shown),
+        parent: origin.map(|origin| Tgid(origin.parent)),
+        session: origin.map(|origin| origin.session),
+        age_ns: origin.and_then(|origin| u64::try_from(origin.age.as_nanos()).ok()),
         rank: rank.map(|(variable, number)| Rank { variable: variable.to_owned(), number }),
-        gpus: open_gpus(proc_root, tgid.0),
+        gpus: open_gpus(proc_root, tgid.0).into_iter().map(|minor| number_of(minor, gpus)).collect(),
         threads: threads.collect(),
         exited_threads: sampled.exited,
         python_problem: sampled.python_problem,
         problem: sampled.problem,
         streams: Vec::new(),
     }
+}
+
+/// The host's number of the GPU whose device file has this number; the latter if the GPU is not listed.
+fn number_of(minor: u32, gpus: &[HostGpu]) -> u32 {
+    let listed = gpus.iter().find(|gpu| gpu.minor == Some(minor));
+    listed.map_or(minor, |gpu| gpu.index.into())
 }
 
 /// The container as it is shown elsewhere.
