@@ -83,6 +83,9 @@ causes! {
     /// Python frames that could not be read, because the code was freed or the process exited before: they are shown
     /// without a name, or not at all if the memory of the interpreter could not be read or found no room in a table
     UnreadPython = "unread_python" [],
+    /// stacks without Python frames, because their process has several interpreters and it is not certain in which of
+    /// them the thread ran
+    UnassignedPython = "unassigned_python" [],
     /// stacks of call sites without their outermost frames: BPF shortened them because the ring buffer was filling up,
     /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)
     ShortenedStack = "shortened_stack" [MemoryBySite],

@@ -140,7 +140,7 @@ static __always_inline void send_stack(const struct gp_call *call, struct pt_reg
 	struct gp_copied_stack *copy;
 	__u32 has_python = 0;
 
-	if (walk_python(call->tgid))
+	if (walk_python(call->tgid, call->stack_pointer))
 		has_python = send_python(call->id, GP_RECORD_STACK);
 	copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 	if (!copy) {

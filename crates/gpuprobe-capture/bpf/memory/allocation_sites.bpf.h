@@ -234,7 +234,7 @@ GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, str
 
 	if (!key.address)
 		return 0;
-	key.python = walk_python(call->tgid);
+	key.python = walk_python(call->tgid, call->stack_pointer);
 	root = bpf_map_lookup_elem(&site_roots, &key);
 	if (root) {
 		if (!thread->trampoline)

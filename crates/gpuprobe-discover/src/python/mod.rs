@@ -32,8 +32,8 @@ pub use line_table::LineTableFormat;
 pub use merge::{Alignment, MergedFrame, MergedStack, StackToMerge, is_evaluation, merge};
 pub use object::ObjectError;
 pub use offsets::{
-    CodeOffsets, EntryMark, FrameOffsets, InstructionKind, PythonOffsets, RuntimeOffsets, TextOffsets,
-    ThreadOffsets,
+    CodeOffsets, EntryMark, FrameOffsets, InstructionKind, PythonOffsets, RuntimeOffsets, StateInUse,
+    TextOffsets, ThreadOffsets,
 };
 pub use variables::NumberTypes;
 pub use version::PythonVersion;

@@ -7,3 +7,4 @@ mod freed_code;
 mod hostile_python_names;
 mod python_lines;
 mod python_processes;
+mod several_interpreters;
