@@ -36,8 +36,8 @@ pub use probe_point::{
     nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
-    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, offset_in_file,
-    pod_of, uses_cuda_malloc_async, variable_at_start,
+    CONTAINER_LOGS, Loader, Memory, ProcessMemory, container_named, container_of, loader_of, mapped_range,
+    offset_in_file, pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

@@ -38,6 +38,7 @@ struct gp_types {
 	enum gp_graph_change graph_change;
 	enum gp_python_length python_length;
 	enum gp_python_end python_end;
+	enum gp_python_absence python_absence;
 	enum gp_process_change process_change;
 
 	enum gp_pause_flags pause_flags;

@@ -151,9 +151,23 @@ static long python_step(__u64 index, struct python_step *step)
 	return 0;
 }
 
+/* Whether the current thread is named as those of PyTorch's backward pass. */
+static __always_inline bool is_autograd_thread(void)
+{
+	const char expected[] = "pt_autograd_";
+	char name[16] = {};
+
+	bpf_get_current_comm(name, sizeof(name));
+	for (__u32 i = 0; i < sizeof(expected) - 1; i++)
+		if (name[i] != expected[i])
+			return false;
+	return true;
+}
+
 /*
- * Walks the frames of the current thread into its state. Returns a hash of them; 0 if it runs no Python, or
- * if not even the first could be read. The same frames always have the same hash.
+ * Walks the frames of the current thread into its state, also a hash of them, which it returns:
+ * gp_python_absence if there are none, or if not even the first could be read. The same frames always have
+ * the same hash.
  */
 GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid, __u64 stack_pointer)
 {
@@ -164,11 +178,11 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid, __u64 stack_pointer)
 	int found;
 
 	if (!thread)
-		return 0;
+		return GP_NO_PYTHON;
 	thread->python.count = 0;
+	thread->python.hash = GP_NO_PYTHON;
 	if (!python)
-		return 0;
-	thread->python.hash = 0;
+		return GP_NO_PYTHON;
 	thread->python.file_address = 0;
 	thread->python.file_hash = 0;
 	thread->python.end = GP_PYTHON_LOST;
@@ -177,17 +191,20 @@ GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid, __u64 stack_pointer)
 	found = find_state(tgid, stack_pointer);
 	if (found == GP_STATE_UNCERTAIN) {
 		count_loss(GP_LOSS_UNASSIGNED_PYTHON);
-		return 0;
+		return GP_NO_PYTHON;
 	}
 	is_read = found == GP_STATE_FOUND && innermost_frame(python, thread->python.state, &step.frame);
+	if (is_read && !step.frame && is_autograd_thread())
+		thread->python.hash = GP_AUTOGRAD_THREAD;
 	if (is_read && step.frame) {
 		bpf_loop(GP_PYTHON_STEPS, python_step, &step, 0);
 		is_read = thread->python.count || thread->python.end == GP_PYTHON_COMPLETE;
+		thread->python.hash = thread->python.count ? thread->python.hash | 1 : GP_NO_PYTHON;
 	}
 	/* user space counts the rest of a walk whose first frames it gets */
 	if (!is_read)
 		count_loss(GP_LOSS_UNREAD_PYTHON);
-	return thread->python.count ? thread->python.hash | 1 : 0;
+	return thread->python.hash;
 }
 
 /* Sends the frames that walk_python() found, before the stack with this id. Returns whether they were sent.

@@ -80,6 +80,14 @@ struct gp_python_frame {
 	__u64 fingerprint;
 };
 
+/* What stands for the hash of the Python frames of a stack that has none. A hash is odd. */
+enum gp_python_absence : __u32 {
+	/* it runs no Python, or its frames could not be found */
+	GP_NO_PYTHON,
+	/* it runs none, and its name is that of the threads of PyTorch's backward pass */
+	GP_AUTOGRAD_THREAD = 2,
+};
+
 /* Why there are no more frames. */
 enum gp_python_end : __u16 {
 	GP_PYTHON_COMPLETE,

@@ -72,6 +72,22 @@ impl PythonStack {
     }
 }
 
+/// A stack as it is shown: with its Python frames, and, if it was cut off, with what its thread is known to be.
+pub(crate) fn shown_frames(
+    mut native: Vec<Frame>,
+    is_complete: bool,
+    is_autograd: bool,
+    python: Option<&PythonStack>,
+) -> Vec<Frame> {
+    if let Some(python) = python {
+        return python.merged(&native, is_complete);
+    }
+    if is_autograd && !is_complete {
+        native.push(Frame::of_autograd_thread());
+    }
+    native
+}
+
 fn python_frame((code, instruction_offset, is_entry): PythonKey) -> PythonFrame {
     PythonFrame { code, instruction_offset, is_entry }
 }
