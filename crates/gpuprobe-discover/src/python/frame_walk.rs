@@ -221,7 +221,8 @@ mod tests {
                 let stack = image.interpreter().frames(&damaged, states[0]);
                 assert!(stack.frames.len() <= PYTHON_FRAME_LIMIT);
                 image.interpreter().thread_state(&damaged, PythonThread::Pthread(PTHREAD)).ok();
-                image.interpreter().thread_state_of_key(&damaged, random.next()).ok_or(()).ok();
+                let whole = || Some(0..u64::MAX);
+                image.interpreter().state_in_use(&damaged, random.next(), whole).ok();
             }
         }
     }

@@ -254,7 +254,7 @@ pub(crate) fn damaged_process(input: &[u8]) -> (usize, usize) {
         stated_offsets(input, stated.version, &image.offsets);
     }
     let interpreter = image.interpreter();
-    interpreter.thread_state_of_key(&image, pthread);
+    interpreter.state_in_use(&image, pthread, || Some(0..u64::MAX)).ok();
     let Ok(stack) = interpreter.stack(&image, PythonThread::Pthread(pthread)) else { return (0, 0) };
     let (mut cache, mut longest) = (CodeCache::new(), 0);
     // the second time from the cache
