@@ -38,7 +38,7 @@ pub use probe_point::{
 };
 pub use process::{
     AgentLibrary, CONTAINER_LOGS, CuptiLibrary, GpuTimeLibraries, Loader, Memory, Origin, ProcessFile,
-    ProcessMemory, RequestPoint, container_named, container_of, gpu_time_libraries, loader_of,
+    ProcessMemory, RequestPoint, container_named, container_of, gpu_time_libraries, loader_of, mapped_range,
     offset_in_file, origin_of, pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};

@@ -27,8 +27,30 @@ pub struct Frame {
 /// Marks Python frames that have no file name ending in `.py`, or no line.
 const PYTHON: &str = "Python";
 const UNKNOWN_FUNCTION: &str = "unknown";
+/// PyTorch's backward pass runs in threads of its own, in which this is the outermost function of PyTorch.
+const AUTOGRAD_MAIN: &str = "torch::autograd::Engine::thread_main";
+/// What stands for the outermost frames of such a thread, if they are not known.
+const AUTOGRAD_THREAD: &str = "autograd thread";
+const MORE_FRAMES: &str = "...";
 
 impl Frame {
+    /// Stands for the outermost frames of a thread of PyTorch's backward pass, if they are not known.
+    pub fn of_autograd_thread() -> Self {
+        let (function, module) = (Some(MORE_FRAMES.to_owned()), Some(AUTOGRAD_THREAD.to_owned()));
+        Self { function, module, ..Self::default() }
+    }
+
+    /// Whether it stands for frames that are not known.
+    pub fn stands_for_autograd_thread(&self) -> bool {
+        self.module.as_deref() == Some(AUTOGRAD_THREAD)
+    }
+
+    /// Whether a stack with this frame is that of a thread of PyTorch's backward pass.
+    pub fn is_of_autograd_thread(&self) -> bool {
+        self.stands_for_autograd_thread()
+            || self.function.as_ref().is_some_and(|name| name.starts_with(AUTOGRAD_MAIN))
+    }
+
     /// Reads a frame in the format that it is displayed in.
     pub fn of_text(text: &str) -> Self {
         let number = |hex: &str| u64::from_str_radix(hex, 16).ok();
@@ -41,6 +63,9 @@ impl Frame {
                 let (file, line) = file_and_line(python.trim_start());
                 let file = Some(file).filter(|file| !file.is_empty()).map(str::to_owned);
                 return Self { function, file, line, python: true, ..Self::default() };
+            }
+            if inside == AUTOGRAD_THREAD {
+                return Self { function, module: Some(inside.to_owned()), ..Self::default() };
             }
             if let Some((function, offset)) = name.rsplit_once("+0x")
                 && let Some(offset) = number(offset)
@@ -91,6 +116,9 @@ impl fmt::Display for Frame {
             return self.fmt_python(f);
         }
         let module = self.module.as_deref();
+        if let (Some(function), true) = (&self.function, self.stands_for_autograd_thread()) {
+            return write!(f, "{function} ({AUTOGRAD_THREAD})");
+        }
         match (&self.function, &self.file, self.line) {
             (Some(function), Some(file), Some(line)) => write!(f, "{function} ({file}:{line})"),
             (Some(function), ..) => {
@@ -132,6 +160,7 @@ mod tests {
             ("<module> (Python <string>:1)", true),
             ("f (Python train.py)", true),
             ("unknown (Python)", true),
+            ("... (autograd thread)", false),
         ] {
             let frame = Frame::of_text(text);
             assert_eq!((frame.to_string().as_str(), frame.inlined, frame.python), (text, false, is_python));

@@ -85,7 +85,11 @@ causes! {
     /// Python frames that could not be read, because the code was freed or the process exited before: they are shown
     /// without a name, or not at all if the memory of the interpreter could not be read or found no room in a table
     UnreadPython = "unread_python" [],
-    /// batches of the agent, with up to some hundred executions each, that did not fit into their ring buffer: GPU times are too low
+    /// stacks without Python frames, because their process has several interpreters and it is not certain in which of
+    /// them the thread ran
+    UnassignedPython = "unassigned_python" [],
+    /// batches of the agent, with up to some hundred executions each, that did not fit into their ring buffer: GPU times
+    /// are too low
     LostAgentBatch = "lost_agent_batch" [GpuTime],
     /// stacks of call sites without their outermost frames: BPF shortened them because the ring buffer was filling up,
     /// and no complete one followed; different call sites may be shown as one (--buffer makes it larger)

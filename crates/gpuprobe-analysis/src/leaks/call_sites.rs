@@ -21,7 +21,6 @@ const TEMPLATE_LIBRARIES: [&str; 4] = ["std::", "__gnu_cxx::", "thrust::", "cub:
 
 /// PyTorch's backward pass runs in threads of its own, without any Python.
 const AUTOGRAD: &str = "torch::autograd::";
-const AUTOGRAD_THREAD: &str = "torch::autograd::Engine::thread_main";
 
 /// A call site: one stack of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
@@ -43,7 +42,7 @@ impl CallSite {
 
     /// The function to show, with its line if known. The source file is shown without its directory.
     pub fn name(&self) -> String {
-        self.frames.first().map_or_else(|| UNKNOWN.to_owned(), short)
+        self.frames.first().map_or_else(|| UNKNOWN.to_owned(), |frame| self.short_first(frame))
     }
 
     /// The source file without its directory and the line of the function to show, `train.py:88`; its name if they
@@ -51,7 +50,28 @@ impl CallSite {
     pub fn place(&self) -> Option<String> {
         let frame = self.frames.first()?;
         let line = frame.file.as_ref().zip(frame.line);
-        Some(line.map_or_else(|| short(frame), |(file, line)| format!("{}:{line}", without_folder(file))))
+        Some(line.map_or_else(
+            || self.short_first(frame),
+            |(file, line)| format!("{}:{line}", without_folder(file)),
+        ))
+    }
+
+    /// The first frame in short. If the outermost frames of a thread of autograd are not known, it says so.
+    fn short_first(&self, first: &Frame) -> String {
+        let is_cut = self.frames.last().is_some_and(Frame::stands_for_autograd_thread);
+        let function = first.function.as_deref().filter(|_| is_cut && self.frames.len() > 1);
+        match function {
+            Some(function) if autograd_node(first).is_none() => {
+                format!("{} (autograd thread)", without_arguments(function))
+            }
+            _ => short(first),
+        }
+    }
+
+    /// All frames in short, the innermost first.
+    fn short_stack(&self) -> Vec<String> {
+        let first = self.frames.first().map(|frame| self.short_first(frame));
+        first.into_iter().chain(self.frames.iter().skip(1).map(short)).collect()
     }
 
     /// All frames, the innermost first.
@@ -78,15 +98,19 @@ fn without_folder(file: &str) -> &str {
 fn autograd_node(frame: &Frame) -> Option<&str> {
     let function = frame.function.as_deref()?.strip_prefix(AUTOGRAD)?;
     let function = function.strip_prefix("generated::").unwrap_or(function);
-    let name = function.split_once('(').map_or(function, |(name, _)| name);
+    let name = without_arguments(function);
     Some(name.strip_suffix("::apply").unwrap_or(name))
+}
+
+fn without_arguments(function: &str) -> &str {
+    function.split_once('(').map_or(function, |(name, _)| name)
 }
 
 /// The name of the call site of allocations whose stack is not known.
 pub const UNKNOWN: &str = "unknown";
 
 /// The index of the frame to show. With Python frames: the innermost of the user's own code. In a thread of PyTorch's
-/// autograd: the innermost of autograd's own functions. Otherwise the first with a known function that is neither in a
+/// autograd: the innermost of autograd's own functions; if none is known, the outermost known function. Otherwise the first with a known function that is neither in a
 /// CUDA library nor in a template library; or else the first outside of CUDA libraries; or else the first.
 fn shown_frame(frames: &[Frame]) -> usize {
     let outside = |f: &Frame| !is_of_cuda(f);
@@ -97,11 +121,11 @@ fn shown_frame(frames: &[Frame]) -> usize {
     if let Some(frame) = innermost_user_frame(frames) {
         return frame;
     }
-    let begins = |begin: &'static str| {
-        move |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.starts_with(begin))
-    };
-    if frames.iter().any(begins(AUTOGRAD_THREAD)) {
-        return frames.iter().position(begins(AUTOGRAD)).unwrap_or(0);
+    if frames.iter().any(Frame::is_of_autograd_thread) {
+        let is_own = |f: &Frame| f.function.as_ref().is_some_and(|name| name.starts_with(AUTOGRAD));
+        let is_known = |f: &Frame| f.function.is_some() && !f.stands_for_autograd_thread();
+        let own = frames.iter().position(is_own);
+        return own.or_else(|| frames.iter().rposition(is_known)).unwrap_or(0);
     }
     let found = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
     found(&is_program).or_else(|| found(&outside)).unwrap_or(0)
@@ -175,8 +199,7 @@ impl CallSites {
 /// Distinct names for call sites that are shown together. If several have the same first frame, for example because
 /// they allocate through one function, the next frames in which they differ are appended.
 pub fn distinct_names(call_sites: &[Arc<CallSite>]) -> Vec<String> {
-    let stacks: Vec<Vec<String>> =
-        call_sites.iter().map(|call_site| call_site.frames.iter().map(short).collect()).collect();
+    let stacks: Vec<Vec<String>> = call_sites.iter().map(|call_site| call_site.short_stack()).collect();
     let mut names = names_of_stacks(&stacks);
     number_duplicates(&mut names, call_sites);
     names
@@ -334,6 +357,16 @@ mod tests {
             CallSite::of(frames[..1].to_vec()).name(),
             "at::native::empty_cuda+0x0 (libtorch_cuda.so)"
         );
+        // cut off: by its thread
+        let cut = |to: usize| {
+            let frames = frames[..to].iter().cloned().chain([Frame::of_autograd_thread()]);
+            CallSite::of(frames.collect())
+        };
+        assert_eq!(cut(3).name(), "AddmmBackward0 (autograd thread)");
+        assert_eq!(cut(1).name(), "at::native::empty_cuda (autograd thread)");
+        assert_eq!(cut(1).place(), Some(cut(1).name()));
+        assert_eq!(distinct_names(&[Arc::new(cut(1))]), ["at::native::empty_cuda (autograd thread)"]);
+        assert_eq!(cut(0).name(), "... (autograd thread)");
         let place = |frames: &[Frame]| CallSite::of(frames.to_vec()).place();
         assert_eq!(place(&frames).as_deref(), Some("AddmmBackward0 (autograd thread)"));
         assert_eq!(place(&[]), None);

@@ -39,6 +39,7 @@ struct gp_types {
 	enum gp_graph_change graph_change;
 	enum gp_python_length python_length;
 	enum gp_python_end python_end;
+	enum gp_python_absence python_absence;
 	enum gp_agent_probe agent_probe;
 	enum gp_process_change process_change;
 

@@ -1,68 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * Walks the Python frames of the calling thread. The thread state is found through the thread-specific key of
- * the interpreter: its "current" thread state is not set while the GIL is released, as it is in most calls to
- * the GPU. Only on x86-64 with glibc; user space does not write to `pythons` elsewhere.
+ * Walks the Python frames of the calling thread. Only on x86-64 with glibc; user space does not write to
+ * `pythons` elsewhere.
  */
 #ifndef GP_PYTHON_FRAMES_BPF_H
 #define GP_PYTHON_FRAMES_BPF_H
 
-#include "common.bpf.h"
-
-/* where glibc has the values of the first keys, from the thread pointer; pointers to further blocks follow */
-#define GP_FIRST_KEYS 0x310
-#define GP_KEYS_IN_BLOCK 32
-#define GP_KEY_SIZE 16
-#define GP_MOST_KEYS 1024
-
-/* Reads a word. Returns whether that was possible. */
-static __always_inline bool word_at(__u64 address, __u64 *word)
-{
-	return !bpf_probe_read_user(word, sizeof(*word), (void *)address);
-}
-
-/* The base of the thread-local storage of the current thread. */
-static __always_inline __u64 thread_pointer(void)
-{
-#if defined(__TARGET_ARCH_x86)
-	return BPF_CORE_READ(bpf_get_current_task_btf(), thread.fsbase);
-#else
-	return 0;
-#endif
-}
-
-/*
- * Reads the value that the current thread has for a thread-specific key: 0 if it has none. Returns whether
- * that was possible.
- */
-static __always_inline bool value_of_key(__u64 pointer, __u32 key, __u64 *value)
-{
-	__u64 block = pointer + GP_FIRST_KEYS;
-
-	*value = 0;
-	if (!pointer || key >= GP_MOST_KEYS)
-		return false;
-	/* the pointer to the first block is there as well */
-	if (key >= GP_KEYS_IN_BLOCK &&
-	    !word_at(block + GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8 * (key / GP_KEYS_IN_BLOCK), &block))
-		return false;
-	return !block || word_at(block + key % GP_KEYS_IN_BLOCK * GP_KEY_SIZE + 8, value);
-}
-
-/* Finds the innermost frame of the current thread: 0 if it has none. Returns whether that was possible. */
-static __always_inline bool innermost_frame(const struct gp_python *python, __u64 *frame)
-{
-	__u64 state = 0;
-	__u32 key = 0;
-
-	*frame = 0;
-	if (bpf_probe_read_user(&key, sizeof(key), (void *)python->thread_key) ||
-	    !value_of_key(thread_pointer(), key, &state))
-		return false;
-	if (state && !word_at(state + python->thread_frame, frame))
-		return false;
-	return !*frame || !python->has_c_frame || word_at(*frame + python->frame_in_c_frame, frame);
-}
+#include "python_states.bpf.h"
 
 /* The word at an offset of what was read last. */
 static __always_inline __u64 read_word(const struct gp_python_walk *walk, __u8 offset)
@@ -207,37 +151,60 @@ static long python_step(__u64 index, struct python_step *step)
 	return 0;
 }
 
+/* Whether the current thread is named as those of PyTorch's backward pass. */
+static __always_inline bool is_autograd_thread(void)
+{
+	const char expected[] = "pt_autograd_";
+	char name[16] = {};
+
+	bpf_get_current_comm(name, sizeof(name));
+	for (__u32 i = 0; i < sizeof(expected) - 1; i++)
+		if (name[i] != expected[i])
+			return false;
+	return true;
+}
+
 /*
- * Walks the frames of the current thread into its state. Returns a hash of them; 0 if it runs no Python, or
- * if not even the first could be read. The same frames always have the same hash.
+ * Walks the frames of the current thread into its state, also a hash of them, which it returns:
+ * gp_python_absence if there are none, or if not even the first could be read. The same frames always have
+ * the same hash.
  */
-GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid)
+GP_GLOBAL_FUNC __u64 walk_python(__u32 tgid, __u64 stack_pointer)
 {
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	struct gp_python *python = bpf_map_lookup_elem(&pythons, &tgid);
 	struct python_step step = {};
 	bool is_read;
+	int found;
 
 	if (!thread)
-		return 0;
+		return GP_NO_PYTHON;
 	thread->python.count = 0;
+	thread->python.hash = GP_NO_PYTHON;
 	if (!python)
-		return 0;
-	thread->python.hash = 0;
+		return GP_NO_PYTHON;
 	thread->python.file_address = 0;
 	thread->python.file_hash = 0;
 	thread->python.end = GP_PYTHON_LOST;
 	step.walk = &thread->python;
 	step.python = python;
-	is_read = innermost_frame(python, &step.frame);
+	found = find_state(tgid, stack_pointer);
+	if (found == GP_STATE_UNCERTAIN) {
+		count_loss(GP_LOSS_UNASSIGNED_PYTHON);
+		return GP_NO_PYTHON;
+	}
+	is_read = found == GP_STATE_FOUND && innermost_frame(python, thread->python.state, &step.frame);
+	if (is_read && !step.frame && is_autograd_thread())
+		thread->python.hash = GP_AUTOGRAD_THREAD;
 	if (is_read && step.frame) {
 		bpf_loop(GP_PYTHON_STEPS, python_step, &step, 0);
 		is_read = thread->python.count || thread->python.end == GP_PYTHON_COMPLETE;
+		thread->python.hash = thread->python.count ? thread->python.hash | 1 : GP_NO_PYTHON;
 	}
 	/* user space counts the rest of a walk whose first frames it gets */
 	if (!is_read)
 		count_loss(GP_LOSS_UNREAD_PYTHON);
-	return thread->python.count ? thread->python.hash | 1 : 0;
+	return thread->python.hash;
 }
 
 /* Sends the frames that walk_python() found, before the stack with this id. Returns whether they were sent.

@@ -61,62 +61,12 @@ enum gp_return_state {
 	GP_RETURN_HERE,
 };
 
-static long note_mapping(struct task_struct *task, struct vm_area_struct *vma, struct gp_mapping *mapping)
-{
-	mapping->start = BPF_CORE_READ(vma, vm_start);
-	mapping->end = BPF_CORE_READ(vma, vm_end);
-	return 0;
-}
-
 /* Whether an address is on the alternate signal stack, which only the Linux kernel switches to. */
 static __always_inline bool is_on_alternate_stack(struct task_struct *task, __u64 address)
 {
 	__u64 size = BPF_CORE_READ(task, sas_ss_size);
 
 	return size && address - BPF_CORE_READ(task, sas_ss_sp) < size;
-}
-
-/*
- * Reduces a mapping to the stack that the thread was started on; to nothing if it is another stack. The
- * first thread's stack is where the Linux kernel put it. The stack of any other thread ends at the thread
- * control block, which the thread pointer points to; another mapping may have been merged with it above
- * that.
- */
-static __always_inline void trim_to_own_stack(struct task_struct *task, __u64 address,
-					      struct gp_mapping *mapping)
-{
-	__u64 top = BPF_CORE_READ(task, mm, start_stack);
-
-	if (top >= mapping->start && top < mapping->end)
-		return;
-#if defined(__TARGET_ARCH_x86)
-	top = BPF_CORE_READ(task, thread.fsbase);
-#else
-	top = BPF_CORE_READ(task, thread.uw.tp_value);
-#endif
-	/* the first thread's control block is elsewhere */
-	if (BPF_CORE_READ(task, pid) != BPF_CORE_READ(task, tgid) && top > address && top < mapping->end)
-		mapping->end = top;
-	else
-		mapping->end = 0;
-}
-
-/* Finds the stack that the thread was started on, if `address` is on it. */
-static __always_inline void find_own_stack(struct gp_mapping *own, __u64 address)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct gp_mapping found = {};
-
-	if (bpf_find_vma(task, address, note_mapping, &found, 0))
-		return;
-	trim_to_own_stack(task, address, &found);
-	if (found.end)
-		*own = found;
-}
-
-static __always_inline bool is_in(const struct gp_mapping *mapping, __u64 address)
-{
-	return address >= mapping->start && address < mapping->end;
 }
 
 /* Whether nothing is mapped at an address; false if that cannot be found out now. */
@@ -209,19 +159,6 @@ static __always_inline bool copies_stacks(void)
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
 
 	return has_stack_copiers() && bpf_map_lookup_elem(&stack_copiers, &tgid);
-}
-
-/* Looks up the stack that the thread was started on, and stores it in the thread's state. */
-GP_GLOBAL_FUNC int learn_own_stack(struct gp_thread *thread, __u64 stack_pointer)
-{
-	struct gp_mapping own = {};
-
-	if (!thread)
-		return 0;
-	find_own_stack(&own, stack_pointer);
-	if (own.end)
-		thread->own_stack = own;
-	return 0;
 }
 
 /* Drops the innermost open call, if its return address was in this slot. */

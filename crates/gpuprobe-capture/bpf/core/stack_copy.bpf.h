@@ -137,11 +137,10 @@ static __always_inline void copy_part(struct gp_part_of_stack *part)
 static __always_inline void send_stack(const struct gp_call *call, struct pt_regs *ctx)
 {
 	__u64 flags = wakes_reader(sizeof(struct gp_copied_stack));
+	__u64 python = walk_python(call->tgid, call->stack_pointer);
+	__u32 has_python = send_python(call->id, GP_RECORD_STACK);
 	struct gp_copied_stack *copy;
-	__u32 has_python = 0;
 
-	if (walk_python(call->tgid))
-		has_python = send_python(call->id, GP_RECORD_STACK);
 	copy = bpf_ringbuf_reserve(&calls, sizeof(*copy), 0);
 	if (!copy) {
 		count_loss(GP_LOSS_LOST_STACK);
@@ -149,6 +148,7 @@ static __always_inline void send_stack(const struct gp_call *call, struct pt_reg
 	}
 	describe_stack(&copy->head, call, ctx);
 	copy->head.has_python = has_python;
+	copy->head.python = python;
 	copy_pages(&copy->head, copy->bytes, GP_STACK_PAGES);
 	bpf_ringbuf_submit(copy, flags);
 }

@@ -52,11 +52,34 @@ struct gp_file_name {
 
 #define GP_PYTHON_ASCII (1 << 6)
 
+/* The search for the Python thread state in use, if there are several interpreters: see python_states.bpf.h
+ */
+struct gp_state_search {
+	/* the interpreter whose states are searched, and the last one */
+	__u64 interpreter;
+	__u64 main;
+	/* the next state, and the one before it */
+	__u64 state;
+	__u64 previous;
+	/* the interpreter of the state that the thread's key has */
+	__u64 interpreter_of_key;
+	/* the part of the stack inside the innermost C frame that was found, and the state of that one */
+	struct gp_mapping stack;
+	__u64 found;
+	/* another interpreter than that of the key runs code */
+	__u32 others_run;
+	/* all states were searched */
+	__u32 is_complete;
+};
+
 /* Python frames of the thread, as of the last walk. */
 struct gp_python_walk {
 	__u32 count;
 	/* gp_python_end */
 	__u32 end;
+	/* the thread state; 0 if it has none */
+	__u64 state;
+	struct gp_state_search search;
 	__u64 hash;
 	/* the frame or the code object that was read last, its line table and its file */
 	__u8 bytes[GP_PYTHON_FRAME_BYTES];
@@ -95,7 +118,7 @@ struct gp_thread {
 	struct gp_launch_cache_entry launch_cache[GP_LAUNCH_CACHE];
 	/* the address of the return trampoline in this process; 0 if not looked up yet */
 	__u64 trampoline;
-	/* the stack that the thread was started on, once it has been looked up: see return_safety.bpf.h */
+	/* the stack that the thread was started on, once it has been looked up */
 	struct gp_mapping own_stack;
 	/* its exit has been reported */
 	__u64 has_exited;

@@ -175,7 +175,7 @@ GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
 	if (!thread)
 		return 0;
 	call = open_call(thread, thread->depth);
-	python = thread->python.count ? thread->python.hash | 1 : 0;
+	python = thread->python.hash;
 	key.instance = call->instance;
 	key.tgid = call->tgid;
 	wanted = bpf_map_lookup_elem(&site_roots, &key);
@@ -234,7 +234,7 @@ GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, str
 
 	if (!key.address)
 		return 0;
-	key.python = walk_python(call->tgid);
+	key.python = walk_python(call->tgid, call->stack_pointer);
 	root = bpf_map_lookup_elem(&site_roots, &key);
 	if (root) {
 		if (!thread->trampoline)

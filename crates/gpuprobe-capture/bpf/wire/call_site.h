@@ -59,7 +59,7 @@ struct gp_stack_record {
 	__u32 length;
 	/* whether the Python frames were sent */
 	__u32 has_python;
-	/* a hash of the Python frames; 0 if there are none */
+	/* a hash of the Python frames; gp_python_absence if there are none */
 	__u64 python;
 	struct gp_patch patch[GP_DEPTH];
 };
@@ -92,7 +92,7 @@ struct gp_site {
 struct gp_site_root_key {
 	__u64 instance;
 	__u64 address;
-	/* a hash of the Python frames; 0 if there are none */
+	/* a hash of the Python frames; gp_python_absence if there are none */
 	__u64 python;
 	__u32 tgid;
 	__u32 reserved;

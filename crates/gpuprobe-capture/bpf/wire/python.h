@@ -18,6 +18,8 @@ enum gp_python_length {
 	GP_PYTHON_FILE_WORDS = 6,
 	/* the most frames that are read: some have no Python code */
 	GP_PYTHON_STEPS = 128,
+	/* the most thread states and interpreters that are searched for the state in use */
+	GP_PYTHON_STATES = 256,
 };
 
 /* an offset of a field that the version of Python does not have */
@@ -28,6 +30,16 @@ enum gp_python_length {
 struct gp_python {
 	/* the address of the number of the thread-specific key whose value is the thread state */
 	__u64 thread_key;
+	/* the address of the pointer to the newest interpreter, which that to the main one follows; 0 if the
+	   key also tells which of several interpreters a thread runs in */
+	__u64 interpreters;
+	/* in an interpreter: the next older one, and its newest thread state */
+	__u16 next_interpreter;
+	__u16 first_thread;
+	/* in the thread state: its innermost C frame, which is on the stack of the thread; 0 if it has none
+	 */
+	__u16 c_frame;
+	__u16 reserved_offset;
 	/* bits of the pointer to the code object that are not part of the address */
 	__u64 code_tag;
 	/* in the thread state; in the C frame, if the thread state points to one */
@@ -66,6 +78,14 @@ struct gp_python_frame {
 	/* tells the code object from a later one at its address; fingerprint.rs in gpuprobe-discover says how
 	 */
 	__u64 fingerprint;
+};
+
+/* What stands for the hash of the Python frames of a stack that has none. A hash is odd. */
+enum gp_python_absence : __u32 {
+	/* it runs no Python, or its frames could not be found */
+	GP_NO_PYTHON,
+	/* it runs none, and its name is that of the threads of PyTorch's backward pass */
+	GP_AUTOGRAD_THREAD = 2,
 };
 
 /* Why there are no more frames. */

@@ -29,7 +29,7 @@ use crate::ring::graph_contents::Graphs;
 use crate::ring::records::Records;
 use crate::ring::xid_message::format_message;
 use crate::stacks::call_sites::CallSites;
-use crate::stacks::python_stacks::{PythonChanges, PythonStack};
+use crate::stacks::python_stacks::{PythonChanges, PythonStack, shown_frames};
 use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::{Program, Resolve};
 use crate::wire::device_rows::call_of;
@@ -190,10 +190,9 @@ impl Decoder {
         if let Some(stack) = self.stacks.take(raw.id) {
             let python = self.python(number::RECORD_STACK, &stack);
             let found = self.resolve.unwind(call.tgid, &stack);
-            let mut frames = self.resolve.frames(call.tgid, &found.addresses);
-            if let Some(python) = python {
-                frames = python.merged(&frames, found.end == StackEnd::Complete);
-            }
+            let native = self.resolve.frames(call.tgid, &found.addresses);
+            let is_complete = found.end == StackEnd::Complete;
+            let frames = shown_frames(native, is_complete, stack.is_autograd(), python.as_ref());
             call.stack = Some(frames.iter().map(ToString::to_string).collect());
         }
         Some(Event::Call(call))

@@ -9,7 +9,7 @@ use gpuprobe_discover::{Stack, StackEnd};
 use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{Frame, SiteId};
 
-use super::python_stacks::PythonStack;
+use super::python_stacks::{PythonStack, shown_frames};
 use super::site_tree::{Change, Learned, Root, SiteTrees, Step};
 use crate::stacks::raw_stack::RawStack;
 use crate::stacks::resolver::Resolve;
@@ -38,6 +38,8 @@ const POPPED_BY_RETURN: u64 = 0;
 struct KnownStack {
     addresses: Vec<u64>,
     is_complete: bool,
+    /// It is incomplete, and of a thread of PyTorch's backward pass.
+    is_autograd: bool,
     python: Option<PythonStack>,
 }
 
@@ -221,7 +223,8 @@ impl CallSites {
                 } else {
                     self.shortened += u64::from(bytes == derived::SHORT_STACK);
                     let Waiting { process, raw, addresses, python, .. } = waiting;
-                    let stack = KnownStack { addresses, is_complete: false, python };
+                    let stack =
+                        KnownStack { addresses, is_complete: false, is_autograd: raw.is_autograd(), python };
                     self.add_stack(process, raw.id as u32, stack);
                 }
             }
@@ -260,7 +263,8 @@ impl CallSites {
             return self.wait(process, raw, stack, python);
         }
         let is_complete = stack.end == StackEnd::Complete;
-        let known = KnownStack { addresses: stack.addresses.clone(), is_complete, python };
+        let (addresses, is_autograd) = (stack.addresses.clone(), raw.is_autograd() && !is_complete);
+        let known = KnownStack { addresses, is_complete, is_autograd, python };
         let site = self.add_stack(process, raw.id as u32, known);
         let bottom = raw.sp.wrapping_sub(POPPED_BY_RETURN);
         let word = |distance: u32| raw.word(bottom.wrapping_add(distance.into()));
@@ -327,10 +331,7 @@ impl CallSites {
         let SiteStack { process, stack, frames, .. } = stack;
         let frames = frames.get_or_insert_with(|| {
             let native = resolve.frames(process.tgid, &stack.addresses);
-            match &stack.python {
-                Some(python) => python.merged(&native, stack.is_complete).into(),
-                None => native.into(),
-            }
+            shown_frames(native, stack.is_complete, stack.is_autograd, stack.python.as_ref()).into()
         });
         Arc::clone(frames)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use gpuprobe_discover::ProcessMemory;
 use gpuprobe_discover::python::{
     CodeCache, CodeObject, EntryMark, InstructionKind, Interpreter, InterpreterSearch, MergedFrame,
-    NoInterpreter, PythonFrame, PythonStackEnd, StackToMerge, UNKNOWN_INSTRUCTION, merge,
+    NoInterpreter, PythonFrame, PythonStackEnd, StackToMerge, StateInUse, UNKNOWN_INSTRUCTION, merge,
 };
 use gpuprobe_event::{Frame, Tgid};
 
@@ -70,6 +70,22 @@ impl PythonStack {
         }
         frames
     }
+}
+
+/// A stack as it is shown: with its Python frames, and, if it was cut off, with what its thread is known to be.
+pub(crate) fn shown_frames(
+    mut native: Vec<Frame>,
+    is_complete: bool,
+    is_autograd: bool,
+    python: Option<&PythonStack>,
+) -> Vec<Frame> {
+    if let Some(python) = python {
+        return python.merged(&native, is_complete);
+    }
+    if is_autograd && !is_complete {
+        native.push(Frame::of_autograd_thread());
+    }
+    native
 }
 
 fn python_frame((code, instruction_offset, is_entry): PythonKey) -> PythonFrame {
@@ -228,10 +244,23 @@ fn offsets_for_bpf(interpreter: &Interpreter) -> Option<gp_python> {
     let in_code = |offset: u32| byte(offset.checked_sub(code_begin.into())?);
     let (has_instruction_pointer, every) =
         (frame.instruction_kind == InstructionKind::Pointer, frame.entry == EntryMark::Every);
+    let in_runtime = |offset: u32| interpreter.runtime_address.checked_add(offset.into());
+    let short = |offset: u32| u16::try_from(offset).ok();
     Some(gp_python {
-        thread_key: interpreter.runtime_address.checked_add(offsets.runtime.thread_key?.into())?,
+        thread_key: in_runtime(offsets.runtime.thread_key?)?,
+        interpreters: match thread.in_use {
+            StateInUse::Key => 0,
+            StateInUse::CFrame(_) | StateInUse::Unknown => in_runtime(offsets.runtime.first_interpreter)?,
+        },
+        next_interpreter: short(offsets.runtime.next_interpreter)?,
+        first_thread: short(offsets.runtime.first_thread)?,
+        c_frame: match thread.in_use {
+            StateInUse::CFrame(at) => short(at)?,
+            StateInUse::Key | StateInUse::Unknown => 0,
+        },
+        reserved_offset: 0,
         code_tag: frame.code_tag,
-        thread_frame: u16::try_from(thread.frame).ok()?,
+        thread_frame: short(thread.frame)?,
         has_c_frame: u16::from(thread.frame_in_c_frame.is_some()),
         frame_in_c_frame: thread.frame_in_c_frame.unwrap_or(0),
         previous: byte(frame.previous)?,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::wire::{from_bytes, gp_stack_record};
+use crate::wire::{from_bytes, gp_stack_record, number};
 
 /// The copied stack of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct RawStack {
     pub(crate) sp: u64,
     pub(crate) fp: u64,
     pub(crate) lr: u64,
-    /// A hash of its Python frames; 0 if it has none.
+    /// A hash of its Python frames; a number of `gp_python_absence` if it has none.
     pub(crate) python: u64,
     /// Its Python frames were sent.
     pub(crate) has_python: bool,
@@ -42,6 +42,11 @@ impl RawStack {
             stack.patch(patch.slot, patch.address);
         }
         Some(stack)
+    }
+
+    /// Whether it is of a thread of PyTorch's backward pass, which runs no Python.
+    pub(crate) fn is_autograd(&self) -> bool {
+        self.python == u64::from(number::PYTHON_AUTOGRAD_THREAD)
     }
 
     fn patch(&mut self, slot: u64, address: u64) {
@@ -89,7 +94,7 @@ impl WaitingStacks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{as_bytes, gp_stack_record, number};
+    use crate::wire::as_bytes;
 
     #[test]
     fn replaced_return_addresses_are_restored() {

@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpuprobe_discover::python::{
-    CodeCache, CodeObject, Interpreter, InterpreterSearch, NoInterpreter, NumberTypes, PythonThread,
+    self, CodeCache, CodeObject, Interpreter, InterpreterSearch, NoInterpreter, NumberTypes, PythonStackEnd,
 };
 use gpuprobe_discover::{
     Memory, ProcessMemory, Registers, Stack, StackEnd, Symbolizer, ThreadRegisters, Unwinder, gpu_api_of,
+    mapped_range,
 };
 use gpuprobe_event::{Api, Frame, GpuCall, Tgid, ThreadStack};
 
@@ -22,7 +24,7 @@ const MOST_STACK: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
 /// Unwinding continues this often after the limit of files read for one stack was reached.
 const CONTINUED: usize = 64;
-/// In a process with more threads, the list of the threads of all interpreters takes too long to read.
+/// In a process with several interpreters and more threads, the states of all threads take too long to read.
 const LISTED_THREADS: usize = 64;
 
 /// The native stack of a thread.
@@ -159,17 +161,15 @@ impl ThreadResolver {
         let process = self.processes.get_mut(&Tgid(raw.head.tgid))?;
         let (interpreter, codes) = process.python.as_mut()?;
         let memory = ProcessMemory::new(&folder_of(Tgid(raw.head.tgid)));
-        let pthread = raw.head.thread_pointer;
-        let has_frames = |state: &u64| interpreter.has_frames(&memory, *state);
-        let by_key = || interpreter.thread_state_of_key(&memory, pthread).filter(has_frames);
-        let by_list = || {
-            let listed = interpreter.thread_state(&memory, PythonThread::Pthread(pthread));
-            listed.ok().filter(has_frames)
+        let stack = || used_stack(raw).filter(|_| process.threads <= LISTED_THREADS);
+        let (state, walked) = match interpreter.state_in_use(&memory, raw.head.thread_pointer, stack) {
+            Ok(state) => {
+                let state = state.filter(|state| interpreter.has_frames(&memory, *state))?;
+                (state, interpreter.frames(&memory, state))
+            }
+            // it may run Python code
+            Err(_) => (0, python::PythonStack { frames: Vec::new(), end: PythonStackEnd::Lost }),
         };
-        // of a thread of several interpreters, the key has the state of the first one only
-        let is_listed = process.threads <= LISTED_THREADS && interpreter.has_several(&memory);
-        let state = if is_listed { by_list() } else { by_key() }?;
-        let walked = interpreter.frames(&memory, state);
         let codes_now = &mut process.codes_now;
         let stack = PythonStack::of_walk(&walked, |code| {
             let read = || codes.resolve(&memory, &interpreter.offsets, code).ok();
@@ -336,6 +336,14 @@ fn incomplete(end: StackEnd, python: Option<&WalkedPython>, frames: &[Frame]) ->
         is_cut.then(|| "not all Python frames could be read".to_owned())
     };
     native.or_else(of_python)
+}
+
+/// The part of a thread's stack that is in use. It ends at the thread control block, if that is on top of the stack:
+/// another mapping may have been merged with it above that.
+fn used_stack(raw: &RawThread) -> Option<Range<u64>> {
+    let (begin, top) = (raw.head.stack_pointer, raw.head.thread_pointer);
+    let end = mapped_range(Path::new(PROC), raw.head.tgid, begin)?.end;
+    Some(begin..if (begin..end).contains(&top) { top } else { end })
 }
 
 fn folder_of(tgid: Tgid) -> PathBuf {

@@ -1,11 +1,12 @@
 //! Reads the mappings of a process and opens the files that it has mapped.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 
-use super::maps::{CodeRange, MappedFile, Mapping};
+use super::maps::{CodeRange, MappedFile, Mapping, range_of};
 use crate::access::{self, RegularFile, StallDomain, TABLE_LIMIT};
 use crate::elf::Elf;
 use crate::error::DiscoverError;
@@ -23,6 +24,11 @@ pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverErro
         io::ErrorKind::PermissionDenied => DiscoverError::ProcessDenied { pid, source },
         _ => DiscoverError::Process { pid, source },
     })
+}
+
+/// The mapping of a process that contains an address.
+pub fn mapped_range(proc_root: &Path, pid: u32, address: u64) -> Option<Range<u64>> {
+    range_of(&read_maps(&proc_root.join(pid.to_string()), pid).ok()?, address)
 }
 
 /// The mapped file and the path it was opened by, or why it cannot be opened.

@@ -1,6 +1,7 @@
 //! Parses the text of /proc/PID/maps: which files a process has mapped as code. Opens nothing.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use crate::access::{FileId, path_from_proc, without_deleted_mark};
@@ -62,6 +63,15 @@ pub(crate) fn mapping_of(text: &[u8], address: u64) -> Option<(Mapping, u64)> {
 /// The file offset of an address in a process with these maps.
 pub fn offset_in_file(maps: &[u8], address: u64) -> Option<u64> {
     mapping_of(maps, address).map(|(_, offset)| offset)
+}
+
+/// The mapping of a process with these maps that contains an address.
+pub(crate) fn range_of(maps: &[u8], address: u64) -> Option<Range<u64>> {
+    let ranges = maps.split(|&b| b == b'\n').filter_map(|line| {
+        let (start, end) = std::str::from_utf8(word(line)?.0).ok()?.split_once('-')?;
+        Some(hex(start)?..hex(end)?)
+    });
+    ranges.into_iter().find(|range| range.contains(&address))
 }
 
 /// All executable ranges, in the order of the text.
@@ -126,6 +136,8 @@ garbage
 7f0000009000-7f000000a000 r-xp 0 fe:00 notanumber /x
 ../../etc r-xp 0 fe:00 1 /x
 ";
+        assert_eq!(range_of(text, 0x7f00_0000_7fff), Some(0x7f00_0000_7000..0x7f00_0000_8000));
+        assert_eq!(range_of(text, 0x7f00_0000_8000), None);
         let found = executable_files(text);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].range, "7f0000001000-7f0000002000");

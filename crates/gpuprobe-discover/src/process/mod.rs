@@ -18,6 +18,7 @@ pub use container::{container_named, container_of};
 pub use environ::variable_at_start;
 pub(crate) use environ::{at_start as environment_at_start, current as current_environment};
 pub use loader::{Loader, loader_of};
+pub use mapped_file::mapped_range;
 pub(crate) use mapped_file::{load_bias, open_mapped, read_maps};
 pub use maps::offset_in_file;
 pub(crate) use maps::{CodeRange, MappedFile, Mapping, code_ranges, executable_files, mapping_of};

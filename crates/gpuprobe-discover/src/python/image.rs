@@ -204,6 +204,7 @@ impl Image {
             let state = self.allocate(&[0; 256]);
             self.put_word(link, state);
             link = state + u64::from(offsets.next);
+            self.put_word(state, states.last().copied().unwrap_or(0));
             self.put_word(state + u64::from(offsets.interpreter), interpreter);
             self.put_word(state + u64::from(offsets.pthread), *pthread);
             if let Some(at) = offsets.native {
@@ -230,7 +231,7 @@ impl Image {
 pub(crate) fn damaged_process(input: &[u8]) -> (usize, usize) {
     use super::code_cache::CodeCache;
     use super::debug_offsets::{Stated, stated_offsets};
-    use super::frame_walk::PythonThread;
+    use super::thread_states::PythonThread;
 
     let Some((minor, mut changes)) = input.split_first() else { return (0, 0) };
     let mut image = Image::new(9 + minor % 6);
@@ -253,7 +254,7 @@ pub(crate) fn damaged_process(input: &[u8]) -> (usize, usize) {
         stated_offsets(input, stated.version, &image.offsets);
     }
     let interpreter = image.interpreter();
-    interpreter.thread_state_of_key(&image, pthread);
+    interpreter.state_in_use(&image, pthread, || Some(0..u64::MAX)).ok();
     let Ok(stack) = interpreter.stack(&image, PythonThread::Pthread(pthread)) else { return (0, 0) };
     let (mut cache, mut longest) = (CodeCache::new(), 0);
     // the second time from the cache

@@ -16,15 +16,14 @@ mod line_table;
 mod merge;
 mod object;
 mod offsets;
+mod thread_states;
 mod variables;
 mod version;
 
 pub use code_cache::CodeCache;
 pub use code_object::{CodeObject, UNKNOWN_INSTRUCTION};
 pub use fingerprint::{FINGERPRINT_FACTOR, FINGERPRINT_FILE_WORDS, FINGERPRINT_TABLE_WORDS};
-pub use frame_walk::{
-    NoPythonStack, PYTHON_FRAME_LIMIT, PythonFrame, PythonStack, PythonStackEnd, PythonThread,
-};
+pub use frame_walk::{PYTHON_FRAME_LIMIT, PythonFrame, PythonStack, PythonStackEnd};
 #[cfg(fuzzing)]
 pub(crate) use image::damaged_process;
 pub use interpreter::{Interpreter, InterpreterSearch, NoInterpreter};
@@ -32,8 +31,9 @@ pub use line_table::LineTableFormat;
 pub use merge::{Alignment, MergedFrame, MergedStack, StackToMerge, is_evaluation, merge};
 pub use object::ObjectError;
 pub use offsets::{
-    CodeOffsets, EntryMark, FrameOffsets, InstructionKind, PythonOffsets, RuntimeOffsets, TextOffsets,
-    ThreadOffsets,
+    CodeOffsets, EntryMark, FrameOffsets, InstructionKind, PythonOffsets, RuntimeOffsets, StateInUse,
+    TextOffsets, ThreadOffsets,
 };
+pub use thread_states::{NoPythonStack, PythonThread};
 pub use variables::NumberTypes;
 pub use version::PythonVersion;

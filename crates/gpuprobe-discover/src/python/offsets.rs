@@ -23,6 +23,7 @@ pub struct RuntimeOffsets {
     /// The 32-bit number of the thread-specific key whose value is the thread state: also set while the thread has
     /// released the GIL. `None` if it is not known for this build.
     pub thread_key: Option<u32>,
+    /// The newest interpreter. The pointer to the main one, which is the oldest, follows.
     pub first_interpreter: u32,
     pub next_interpreter: u32,
     pub first_thread: u32,
@@ -41,6 +42,20 @@ pub struct ThreadOffsets {
     pub pthread: u32,
     /// The number of the thread in the pid namespace of the process.
     pub native: Option<u32>,
+    pub in_use: StateInUse,
+}
+
+/// What tells which state a thread uses, if the process has several interpreters. A thread may have one in each, and
+/// may use one that another thread has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateInUse {
+    /// The thread-specific key: it has the state that the thread used last.
+    Key,
+    /// The innermost C frame of the state, which the pointer at this offset in the state leads to: it is on the stack of
+    /// the thread. The key has the first state that the thread made.
+    CFrame(u32),
+    /// Nothing. The key is right if no other interpreter runs code.
+    Unknown,
 }
 
 /// In `PyFrameObject`, since 3.11 in `_PyInterpreterFrame`.
@@ -144,6 +159,7 @@ const V3_9: PythonOffsets = PythonOffsets {
         frame_in_c_frame: None,
         pthread: 176,
         native: None,
+        in_use: StateInUse::Unknown,
     },
     frame: FrameOffsets {
         previous: 24,
@@ -178,6 +194,7 @@ const V3_9: PythonOffsets = PythonOffsets {
 };
 
 const V3_10: PythonOffsets = PythonOffsets {
+    thread: ThreadOffsets { in_use: StateInUse::CFrame(48), ..V3_9.thread },
     frame: FrameOffsets {
         locals: 352,
         instruction: 96,
@@ -203,6 +220,7 @@ const V3_11: PythonOffsets = PythonOffsets {
         frame_in_c_frame: Some(8),
         pthread: 152,
         native: Some(160),
+        in_use: StateInUse::CFrame(56),
     },
     frame: FrameOffsets {
         previous: 48,
@@ -238,7 +256,13 @@ const V3_11: PythonOffsets = PythonOffsets {
 
 const V3_12: PythonOffsets = PythonOffsets {
     runtime: RuntimeOffsets { thread_key: Some(1548), first_thread: 72, ..V3_11.runtime },
-    thread: ThreadOffsets { frame_in_c_frame: Some(0), pthread: 136, native: Some(144), ..V3_11.thread },
+    thread: ThreadOffsets {
+        frame_in_c_frame: Some(0),
+        pthread: 136,
+        native: Some(144),
+        in_use: StateInUse::Key,
+        ..V3_11.thread
+    },
     frame: FrameOffsets {
         previous: 8,
         code: 0,

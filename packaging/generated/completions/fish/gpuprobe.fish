@@ -41,6 +41,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "doctor" -d 'Repor
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "demo" -d 'Run a built-in program under the probes; needs no GPU and no CUDA'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "bench" -d 'Measure what probes cost per call on this machine; needs no GPU and no CUDA'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l gpu-time -d 'Also record when the GPU executed what was submitted, by an agent inside the process that uses CUPTI: `run` loads it into the command, and other processes need it in CUDA_INJECTION64_PATH when they start. With `=nodes`, each node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
+nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
@@ -64,10 +66,12 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l full-names -d 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l nested -d 'In the summary: also the calls made inside other calls, indented below them'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s v -l verbose -d 'Report what was found, attached and skipped'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l as-root -d 'Run the command as root even if gpuprobe was started with sudo'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s d -l pid -d 'Record this process (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l duration -d 'Stop after this long, such as 10s or 2m [default: at Ctrl-C, or when the processes have exited]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l gpu-time -d 'Also record when the GPU executed what was submitted, by an agent inside the process that uses CUPTI: `run` loads it into the command, and other processes need it in CUDA_INJECTION64_PATH when they start. With `=nodes`, each node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
+nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
@@ -91,10 +95,12 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s q -l quiet 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l nested -d 'In the summary: also the calls made inside other calls, indented below them'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s v -l verbose -d 'Report what was found, attached and skipped'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s p -l path -d 'Only this library, or program with CUDA linked in (repeatable); by default all that processes use' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s d -l pid -d 'Only this process (repeatable); by default every process of the host, including those that start later' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l gpu-time -d 'Also what the GPU executed, from processes that have loaded the agent (CUDA_INJECTION64_PATH). With `=nodes`, each node of a CUDA graph. It slows down these processes: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
+nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l min-duration -d 'Only calls that take at least this long, such as 50us or 1ms' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l count -d 'Stop after this many calls' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l duration -d 'Stop after this long, such as 10s or 2m' -r
@@ -112,7 +118,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l json -d 'JSO
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l errors-only -d 'Only calls that fail'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l stack -d 'Show the stack of each call, with source lines if there is debug information'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s v -l verbose -d 'Report what was found, attached and skipped'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s h -l help -d 'Print help'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l to -d '`chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto\'s own format, half the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs' -r -f -a "chrome\t''
 perfetto\t''
 folded\t''"

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown, until};
 use gpuprobe_e2e::python::{self, PythonLedger};
 use gpuprobe_e2e::{Recording, Talk, bpf_test, fixtures};
@@ -65,4 +66,44 @@ fn forked_and_executed_interpreters_have_lines(tier: &str) {
             }
         }
     }
+}
+
+/// Children of a Python process need no search for their interpreter, if it finds room in the table.
+#[bpf_test(alone)]
+fn forks_that_find_no_room_in_the_table_of_interpreters_are_counted_and_have_no_wrong_lines() {
+    const ROOM: u64 = 8;
+    const WAITING: u64 = 12;
+    let (room, waiting) = (ROOM.to_string(), WAITING.to_string());
+    let python = python::newest();
+    let (mut program, pid) = python.waiting(&[], "many_forks.py", &[&waiting]);
+    let (target, library) = (pid.to_string(), shown(python::runtime().with_file_name("libcuda.so.1")));
+    let daemon = Daemon::with(&["-d", &target, "-p", &library, "--memleak", "--max-processes", &room]);
+    let sites = |metrics: &Metrics, pid| metrics.by("gpuprobe_memory_site_live_bytes", pid, "site");
+    let is_line = |name: &String| name.contains(".py:");
+    let has_parent = |metrics: &Metrics| {
+        sites(metrics, pid).keys().any(|name| name.starts_with("of_parent (many_forks.py:"))
+    };
+    program.go_on();
+    assert_eq!(program.json()["ready"], true);
+    // the daemon may learn from this allocation that there is such a process
+    daemon.until(PATIENCE, "the first allocation", |metrics| !sites(metrics, pid).is_empty());
+    program.go_on();
+    assert_eq!(PythonLedger::of(&program.json()).pid, pid);
+    let metrics = daemon.until(PATIENCE, "the parent has its line", has_parent);
+    assert_eq!(metrics.lost(LossCause::UnreadPython.as_str()), 0);
+
+    program.go_on();
+    let child = PythonLedger::of(&program.json());
+    let metrics = daemon.until(PATIENCE, "the child's memory", |metrics| {
+        sites(metrics, child.pid).values().sum::<u64>() == child.sum().1
+    });
+    let names = sites(&metrics, child.pid);
+    assert!(!names.keys().any(is_line), "{names:?}");
+    // once by BPF at the fork, and again by user space when it has found the interpreter
+    let refused = WAITING + 1 - (ROOM - 1);
+    let lost = metrics.lost(LossCause::UnreadPython.as_str());
+    assert!((refused..=2 * refused).contains(&lost), "{lost} of {refused}");
+    assert!(has_parent(&metrics), "the parent keeps its line");
+    program.go_on();
+    assert_eq!(program.end(), 0, "{}", program.stderr());
 }

@@ -66,6 +66,28 @@ fn every_interpreter_is_stuck_at_its_line() {
     }
 }
 
+/// Each thread is in another interpreter than the main one.
+#[bpf_test]
+fn threads_of_several_interpreters_are_stuck_at_the_line_of_theirs() {
+    for python in python::all() {
+        let wait = format!("STANDIN_WAIT=cuStreamSynchronize:{FOR_EVER}");
+        let program = Started::python(&python.path, "hung_interpreters.py", Library::Driver, &[], &[&wait]);
+        let shown = process(program.pid, &[]);
+        for (is_main, function) in [(true, "wait_in_first"), (false, "wait_in_thread")] {
+            let of_thread = |group: &&Value| group["main"] == is_main;
+            let group = list(&shown["groups"]).iter().find(of_thread).unwrap_or_else(|| panic!("{shown}"));
+            assert_eq!(group["function"], "cuStreamSynchronize", "{group}");
+            // in 3.9 nothing tells in which interpreter a thread runs
+            let (expected, incomplete) = match python.minor {
+                9 => (vec![], json!("not all Python frames could be read")),
+                _ => (vec![(function, "<string>", 3), ("<module>", "<string>", 4)], Value::Null),
+            };
+            assert_eq!(python_frames(group), expected, "3.{}: {group}", python.minor);
+            assert_eq!(group["incomplete"], incomplete, "3.{}: {group}", python.minor);
+        }
+    }
+}
+
 #[bpf_test]
 fn the_outermost_of_nested_calls_is_shown_with_its_caller() {
     const SOURCE: &str = "hung_nested.cpp";

@@ -1,6 +1,7 @@
 use gpuprobe_event::Tgid;
 
 use super::*;
+use crate::stacks::resolver::NoResolver;
 
 const PROCESS: ProcessKey = ProcessKey { tgid: Tgid(7), instance: 9 };
 const SP: u64 = 0x7000;
@@ -138,4 +139,20 @@ fn a_stack_that_stays_incomplete_has_a_site_of_its_known_frames() {
     give_up_waiting(&mut sites);
     assert_eq!((sites.site(1), sites.lost(), sites.shortened()), (SiteId(1), 0, 1));
     assert_eq!(&*sites.stacks[&SiteId(1)].stack.addresses, [5]);
+}
+
+#[test]
+fn an_incomplete_stack_of_the_backward_pass_says_so() {
+    let mut sites = CallSites::new(1000);
+    let (raw, stack) = sent(1, 50, 64);
+    let autograd = RawStack { id: 2, python: number::PYTHON_AUTOGRAD_THREAD.into(), ..raw.clone() };
+    let cut = Stack { end: StackEnd::TooDeep, ..stack.clone() };
+    sites.learn(PROCESS, &raw, &cut, None);
+    sites.learn(PROCESS, &autograd, &cut, None);
+    sites.learn(PROCESS, &RawStack { id: 3, ..autograd }, &stack, None);
+    let mut outermost = |site| {
+        let frames = sites.frames(SiteId(site), &mut NoResolver);
+        frames.last().map(ToString::to_string).unwrap()
+    };
+    assert_eq!([1, 2, 3].map(&mut outermost), ["0x32", "... (autograd thread)", "0x32"]);
 }

@@ -137,6 +137,23 @@ fn the_offsets_for_bpf_are_those_of_the_version() {
     }
 }
 
+/// The BPF programs search the states of all interpreters only up to 3.11.
+#[test]
+fn the_states_of_interpreters_are_where_bpf_reads_them() {
+    let of = |minor| offsets_for_bpf(&interpreter(minor)).unwrap();
+    assert_eq!([9, 10, 11].map(|minor| of(minor).interpreters), [0x5000 + 32, 0x5000 + 32, 0x5000 + 40]);
+    assert_eq!([9, 10, 11].map(|minor| of(minor).c_frame), [0, 48, 56]);
+    assert_eq!([12, 13, 14].map(|minor| (of(minor).interpreters, of(minor).c_frame)), [(0, 0); 3]);
+    for minor in 9..=11 {
+        let PythonOffsets { runtime, thread, .. } = interpreter(minor).offsets;
+        // `struct state_links`: previous, next, interpreter
+        assert_eq!((thread.next, thread.interpreter), (8, 16), "3.{minor}");
+        let found = of(minor);
+        let interpreters = [found.next_interpreter, found.first_thread].map(u32::from);
+        assert_eq!(interpreters, [runtime.next_interpreter, runtime.first_thread], "3.{minor}");
+    }
+}
+
 #[test]
 fn offsets_that_do_not_fit_are_refused() {
     let refused = |change: fn(&mut Interpreter)| {
