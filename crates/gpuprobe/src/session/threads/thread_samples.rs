@@ -22,7 +22,7 @@ pub(crate) fn sample(
     samples: u32,
     gpus: &[HostGpu],
 ) -> Result<Vec<SampledProcess>> {
-    let begin = Instant::now();
+    let mut begin = Instant::now();
     for round in 0..samples {
         let due = BETWEEN * round;
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
@@ -30,6 +30,10 @@ pub(crate) fn sample(
         // a later watch would see too little
         if round <= samples / 4 && samples > 1 {
             sampler.watch_returns();
+        }
+        if round == 0 {
+            // names are read for the first time, which may take longer than all other rounds
+            begin = Instant::now();
         }
     }
     Ok(sampler.finish().into_iter().map(|sampled| process(sampled, gpus)).collect())
