@@ -97,7 +97,11 @@ fn a_condition_on_the_function_is_one_on_its_tests() {
 #[test]
 fn unknown_options_are_named_with_the_known_ones() {
     assert_refused("quickly", PLAIN, "unknown option `quickly`; the options are `needs(...)`, `tiers`, ");
-    assert_refused("needs(gpu)", PLAIN, "unknown need `gpu`; the needs are: fuse, overlay, program, tier");
+    assert_refused(
+        "needs(gpu)",
+        PLAIN,
+        "unknown need `gpu`; the needs are: fuse, kernel_log, overlay, program, tier",
+    );
     assert_refused("tiers(kprobe)", WITH_TIER, "unknown tier `kprobe`; the tiers are session, multi, perf, ");
     assert_refused("tiers(best, perf)", WITH_TIER, "unknown tier `best`; ");
     assert_refused(r#"needs(tier("best"))"#, PLAIN, "unknown tier `best`; ");

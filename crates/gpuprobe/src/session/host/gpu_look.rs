@@ -17,7 +17,7 @@ const READ_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(crate) struct GpuLook {
     host: Vec<HostGpu>,
-    /// `None` with `--nvml off`.
+    /// `None` if NVML is not read.
     states: Option<GpuStatePoller>,
 }
 
@@ -25,7 +25,11 @@ impl GpuLook {
     /// Starts to read what NVML says about these processes.
     pub(crate) fn start(args: &NvmlArgs, processes: &[Tgid]) -> Result<Self> {
         let states = GpuStatePoller::start(args, READ_EVERY, Some(processes.to_vec()), false)?;
-        Ok(Self { host: host_gpus(&args.driver_folder), states })
+        Ok(Self { states, ..Self::without_nvml(args) })
+    }
+
+    pub(crate) fn without_nvml(args: &NvmlArgs) -> Self {
+        Self { host: host_gpus(&args.driver_folder), states: None }
     }
 
     /// The GPUs of the host.

@@ -66,7 +66,10 @@ impl Drop for StacksOnDemand {
 
 fn show(nvml: &NvmlArgs, processes: &[Tgid], mut known: KnownByProbes) -> Result<()> {
     let mut sampler = ThreadSampler::new()?;
-    let gpus = GpuLook::start(nvml, processes)?;
+    let gpus = GpuLook::start(nvml, processes).unwrap_or_else(|error| {
+        note!("gpuprobe: the state of GPUs is not read: {error:#}");
+        GpuLook::without_nvml(nvml)
+    });
     let mut sampled = thread_samples::sample(&mut sampler, processes, DEFAULT_SAMPLES, gpus.host())?;
     known.open.add_to(&mut sampled);
     for process in &mut sampled {
