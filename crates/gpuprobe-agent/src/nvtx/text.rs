@@ -103,7 +103,7 @@ mod tests {
         let cut = unsafe { Text::of_wide(long.as_ptr()) };
         assert_eq!(cut.to_text(), "€".repeat(MOST_BYTES / 3));
         // SAFETY: it ends with 0.
-        let wrong = unsafe { Text::of_wide([-1, 0].as_ptr()) };
+        let wrong = unsafe { Text::of_wide([libc::wchar_t::MAX, 0].as_ptr()) };
         assert_eq!(wrong.to_text(), "\u{fffd}");
     }
 }
