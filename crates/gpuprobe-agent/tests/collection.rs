@@ -4,8 +4,8 @@ mod common;
 
 use std::fs;
 
-use common::{Host, agent, number, standins};
-use gpuprobe_event::agent::{Collection, GraphRecords};
+use common::{Finished, Host, agent, number, standins};
+use gpuprobe_event::agent::{AgentRecord, Collection, GraphRecords};
 use serde_json::Value;
 
 fn work(arguments: &[&str]) -> Host {
@@ -83,17 +83,20 @@ fn attaching_and_detaching_loses_nothing_and_graphs_are_whole_only_at_first() {
 }
 
 #[test]
-fn names_and_the_state_come_again_for_a_second_probe() {
-    let host = work(&["--operations", "1000", "--pause", "1000"]).env("TAP_BEFORE", "emit");
-    let finished = host.env("TAP_STEPS", "500:emit:2").run();
-    finished.assert_complete();
-    let states = finished.states();
-    assert_eq!(states.len(), 2);
-    assert_eq!(states[0], states[1]);
-    let names = finished.records.iter().filter(
-        |record| matches!(record, gpuprobe_event::agent::AgentRecord::Name { text, .. } if text == "gemm"),
-    );
-    assert_eq!(names.count(), 2);
+fn names_and_the_state_come_again() {
+    let gemm = |finished: &Finished| {
+        let is_gemm =
+            |record: &&AgentRecord| matches!(record, AgentRecord::Name { text, .. } if text == "gemm");
+        finished.records.iter().filter(is_gemm).count()
+    };
+    let work = |operations| work(&["--operations", operations, "--pause", "1000"]).env("TAP_BEFORE", "emit");
+    let for_a_second_probe = work("1000").env("TAP_STEPS", "500:emit:2").run();
+    let after_a_while = work("2500").run();
+    for finished in [for_a_second_probe, after_a_while] {
+        finished.assert_complete();
+        assert_eq!((finished.states().len(), gemm(&finished)), (1, finished.all_states().len()));
+        assert!(finished.all_states().len() > 1);
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::probe_functions::Request;
 use crate::{at_exit, monotonic, nvtx};
 
 const FLUSH_PERIOD_NS: u64 = 250_000_000;
-const NAMES_PERIOD_NS: u64 = 2_000_000_000;
+/// How often names and the state are sent again.
+const REPEAT_PERIOD_NS: u64 = 2_000_000_000;
 const OTHER_USER: &str = "another profiler is to use CUPTI in this process";
 
 enum Phase {
@@ -137,7 +138,7 @@ impl Collector {
             Ok(cupti) => {
                 self.has_collected = true;
                 at_exit::register(at_exit::Reason::Activities);
-                (self.flushed_ns, self.repeated_ns) = (begin_ns, begin_ns);
+                self.flushed_ns = begin_ns;
                 self.report(Collection::Collecting, 0, begin_ns, cupti.file.clone());
                 Phase::Collecting(cupti)
             }
@@ -172,14 +173,12 @@ impl Collector {
         Ok(())
     }
 
-    /// For a probe that was attached later, and names from time to time.
+    /// For a probe that was attached later. One that came when another one went changes no count.
     fn repeat_if_due(&mut self, is_new: bool) {
         let now = monotonic::now_ns();
-        if is_new {
-            self.activities.outbox.add(&AgentRecord::State(self.state.clone()));
-        }
-        if is_new || now.wrapping_sub(self.repeated_ns) >= NAMES_PERIOD_NS {
+        if is_new || now.wrapping_sub(self.repeated_ns) >= REPEAT_PERIOD_NS {
             self.repeated_ns = now;
+            self.activities.outbox.add(&AgentRecord::State(self.state.clone()));
             self.activities.names.repeat();
             self.activities.add_names();
         }
@@ -228,6 +227,7 @@ impl Collector {
         self.state.begin_ns = begin_ns;
         self.state.end_ns = monotonic::now_ns();
         self.state.text = text;
+        self.repeated_ns = self.state.end_ns;
         self.activities.outbox.add(&AgentRecord::State(self.state.clone()));
     }
 }

@@ -117,7 +117,14 @@ fn read_batches(file: &Path) -> (Vec<BatchHeader>, Vec<AgentRecord>) {
 type Key = (u32, u32, u64, String);
 
 impl Finished {
+    /// Changes of the state, without those that were sent again.
     pub(crate) fn states(&self) -> Vec<&AgentState> {
+        let mut states = self.all_states();
+        states.dedup();
+        states
+    }
+
+    pub(crate) fn all_states(&self) -> Vec<&AgentState> {
         self.select(|record| if let AgentRecord::State(state) = record { Some(state) } else { None })
     }
 

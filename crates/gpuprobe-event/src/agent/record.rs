@@ -54,7 +54,8 @@ pub enum ActivityKind {
     Graph,
 }
 
-/// What the agent does from now on.
+/// What the agent does from now on. It is sent again every two seconds, unchanged: a gpuprobe that attaches when another
+/// one detaches cannot be noticed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentState {
     pub collection: Collection,
