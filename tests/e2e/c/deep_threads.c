@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Allocates deep inside native functions, called by Python: deep_thread(allocate, size, name) does so in a
  * new thread with this name that runs no Python, and deep_call(allocate, size) in the calling thread. The

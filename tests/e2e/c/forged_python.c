@@ -8,14 +8,11 @@
  * with it; see `forms`. In each round it allocates with the libcuda of the command line, with another size.
  * It prints {"pid","allocations","bytes"} and waits for a line.
  */
-#include <dlfcn.h>
+#include "allocate_rounds.h"
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define MANY_FRAMES 10000
 #define UNMAPPED 0x10
@@ -277,35 +274,7 @@ static int set_form(const char *form)
 
 int main(int argc, char **argv)
 {
-	int (*init)(unsigned), (*get)(int *, int), (*create)(void **, unsigned, int);
-	int (*alloc)(uint64_t *, size_t), device;
-	void *library, *context;
-	unsigned long rounds, bytes = 0;
-	uint64_t block;
-
 	if (argc != 4)
 		return 2;
-	if (set_form(argv[2]))
-		return 1;
-	library = dlopen(argv[1], RTLD_NOW);
-	if (!library) {
-		fprintf(stderr, "%s\n", dlerror());
-		return 1;
-	}
-	init = dlsym(library, "cuInit");
-	get = dlsym(library, "cuDeviceGet");
-	create = dlsym(library, "cuCtxCreate_v2");
-	alloc = dlsym(library, "cuMemAlloc_v2");
-	if (!init || !get || !create || !alloc || init(0) || get(&device, 0) || create(&context, 0, device))
-		return 1;
-	rounds = strtoul(argv[3], NULL, 10);
-	for (unsigned long i = 1; i <= rounds; i++) {
-		if (alloc(&block, 256 * i))
-			return 1;
-		bytes += 256 * i;
-	}
-	printf("{\"pid\":%d,\"allocations\":%lu,\"bytes\":%lu}\n", (int)getpid(), rounds, bytes);
-	fflush(stdout);
-	(void)getchar();
-	_exit(0);
+	return set_form(argv[2]) || allocate_rounds(argv[1], argv[3]);
 }

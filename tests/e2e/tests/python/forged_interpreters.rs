@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use gpuprobe_e2e::process::shown;
 use gpuprobe_e2e::python::{self, Line, Traced};
 use gpuprobe_e2e::recording::{number, pid_of};
-use gpuprobe_e2e::{Run, bpf_test, compile, fixtures, tiers};
+use gpuprobe_e2e::{Recording, Run, bpf_test, compile, fixtures, tiers};
+use gpuprobe_event::LossCause;
 use gpuprobe_standin::{Cuda, Library};
 
 const ROUNDS: u64 = 200;
@@ -61,9 +62,25 @@ const CUT: [&str; 3] = ["frame_at_end", "cycle", "many_frames"];
 const UNREAD: [&str; 5] =
     ["key_out_of_range", "key_negative", "thread_unmapped", "thread_of_kernel", "frame_unmapped"];
 
-/// The program, which exports its symbols.
-fn program(folder: &tempfile::TempDir) -> PathBuf {
-    let (source, program) = (compile::source("forged_python.c"), folder.path().join("forged_python"));
+/// The forms of `forged_states.c`, and what is counted for each of their calls. None has a line.
+const STATES: [(&str, Option<LossCause>); 11] = [
+    ("on_no_stack", Some(LossCause::UnassignedPython)),
+    ("idle", None),
+    // its frame cannot be read
+    ("on_own_stack", Some(LossCause::UnreadPython)),
+    ("cycle_of_states", Some(LossCause::UnassignedPython)),
+    ("state_is_its_own_next", Some(LossCause::UnassignedPython)),
+    ("many_states", Some(LossCause::UnassignedPython)),
+    ("state_of_other_interpreter", Some(LossCause::UnassignedPython)),
+    ("state_unmapped", Some(LossCause::UnassignedPython)),
+    ("cycle_of_interpreters", Some(LossCause::UnassignedPython)),
+    ("main_is_not_the_last", Some(LossCause::UnassignedPython)),
+    ("interpreter_unmapped", Some(LossCause::UnreadPython)),
+];
+
+/// One of the programs, which exports its symbols.
+fn program(folder: &tempfile::TempDir, source: &str) -> PathBuf {
+    let (source, program) = (compile::source(source), folder.path().join("forged"));
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-o"]);
     compile::run(compiler.arg(&program).arg(source).arg("-ldl"));
@@ -90,7 +107,8 @@ fn assert_shown(form: &str, wanted: Shown, call: &Traced) {
     }
 }
 
-fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown)) {
+/// Records the program with a form. Returns its allocations, which are complete, and the trace.
+fn recorded(tier: &str, program: &PathBuf, form: &str) -> (Vec<Traced>, Recording) {
     println!("{form}, {tier}");
     let driver = shown(fixtures::standins(Cuda::Cuda12).library(Library::Driver));
     let run = Run::new(program).options(&tiers::options(tier, &["cuMemAlloc_v2"]));
@@ -106,6 +124,11 @@ fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown))
         "{form}"
     );
     assert_eq!(traced.len() as u64, ROUNDS);
+    (traced, trace)
+}
+
+fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown)) {
+    let (traced, trace) = recorded(tier, program, form);
     let lost = trace.assert_ended().lost.get("unread_python").copied().unwrap_or_default();
     if UNREAD.contains(&form) {
         assert_eq!(lost, ROUNDS, "{form}: once for each call");
@@ -118,14 +141,29 @@ fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown))
 #[bpf_test(tiers(best), alone)]
 fn a_forged_interpreter_harms_neither_the_counts_nor_the_lines(tier: &str) {
     let folder = fixtures::folder();
-    let program = program(&folder);
+    let program = program(&folder, "forged_python.c");
     FORMS.iter().for_each(|form| assert_harmless(tier, &program, *form));
 }
 
 #[bpf_test(tiers(multi, perf), alone)]
 fn other_tiers_do_the_same(tier: &str) {
     let folder = fixtures::folder();
-    let program = program(&folder);
+    let program = program(&folder, "forged_python.c");
     let chosen = |form: &&(&str, Shown)| ["valid", "cycle", "changing"].contains(&form.0);
     FORMS.iter().filter(chosen).for_each(|form| assert_harmless(tier, &program, *form));
+}
+
+#[bpf_test(tiers(best), alone)]
+fn forged_lists_of_interpreters_and_threads_end_and_show_no_lines(tier: &str) {
+    let folder = fixtures::folder();
+    let program = program(&folder, "forged_states.c");
+    for (form, counted) in STATES {
+        let (traced, trace) = recorded(tier, &program, form);
+        let lost = &trace.assert_ended().lost;
+        for cause in [LossCause::UnassignedPython, LossCause::UnreadPython] {
+            let expected = (counted == Some(cause)).then_some(ROUNDS);
+            assert_eq!(lost.get(cause.as_str()).copied(), expected, "{form}: {lost:?}");
+        }
+        traced.iter().for_each(|call| assert_shown(form, Shown::Nothing, call));
+    }
 }
