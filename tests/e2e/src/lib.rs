@@ -8,6 +8,7 @@ pub mod arguments;
 pub mod certificates;
 pub mod chaos;
 pub mod compile;
+pub mod cupti_ledger;
 pub mod devices;
 pub mod fixtures;
 pub mod gpu_listing;

@@ -120,7 +120,7 @@ pub fn gpuprobe(args: &[&str]) -> Command {
 
 /// Removes the variables that change stand-ins, where libraries are found, or the user of commands.
 fn clean(command: &mut Command) {
-    const STANDIN: [&str; 7] = [
+    const STANDIN: [&str; 9] = [
         "STANDIN_FAIL",
         "STANDIN_DELAY",
         "STANDIN_DELAY_AFTER",
@@ -128,6 +128,8 @@ fn clean(command: &mut Command) {
         "STANDIN_WAIT",
         "STANDIN_POLL",
         "STANDIN_IOCTL",
+        "STANDIN_CUPTI",
+        "STANDIN_CUPTI_LEDGER",
     ];
     const OTHERS: [&str; 4] = ["LD_LIBRARY_PATH", "SUDO_UID", "SUDO_GID", "SUDO_USER"];
     for name in STANDIN.into_iter().chain(OTHERS) {

@@ -90,15 +90,19 @@ impl Recording {
     pub fn assert_ended(&self) -> &End {
         assert_eq!(self.damaged, 0, "damaged lines");
         let end = self.end.as_ref().unwrap_or_else(|| panic!("the trace has no end"));
-        let lines = self.calls.len() + self.processes.len() + self.losses.len() + self.out_of_memory.len();
+        let of_host = self.calls.len() + self.processes.len() + self.losses.len() + self.out_of_memory.len();
+        let lines = of_host + self.executions.len() + self.ranges.len() + self.agent_states.len();
         // The begin record of a call whose return is not observed is a line, but not counted as a call.
         let calls = self.calls.iter().filter(|call| call.outcome != Outcome::Begun).count();
         assert_eq!((end.events, end.calls), (lines as u64, calls as u64), "the end line's counts");
-        let ids = self.calls.iter().map(|c| c.id).chain(self.processes.iter().map(|p| p.id));
-        let mut ids: Vec<u64> = ids.collect();
+        let mut ids: Vec<u64> = self.calls.iter().map(|c| c.id).collect();
+        ids.extend(self.processes.iter().map(|p| p.id));
+        ids.extend(self.executions.iter().map(|e| e.id));
+        ids.extend(self.agent_states.iter().map(|s| s.id));
+        let events = ids.len();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!(ids.len(), self.calls.len() + self.processes.len(), "event ids are unique");
+        assert_eq!(ids.len(), events, "event ids are unique");
         end
     }
 

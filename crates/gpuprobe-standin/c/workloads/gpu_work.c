@@ -1,13 +1,14 @@
 /*
  * Operations of all kinds on several streams and threads, for GPU times:
  *
- *   gpu_work --threads N --operations N --pause US --wait --fork --hold MS
+ *   gpu_work --threads N --operations N --pause US --wait --until-line --fork --hold MS
  *
  * Each thread has two streams and submits N operations in turn: kernels of different names and grids, copies
  * in each direction, memsets, and launches of a graph with two kernels, a copy and a memset, each followed by
- * a pause. With --wait, a line must arrive after cuInit. With --fork, a child exits normally in between. With
- * --hold, it waits before it exits. Prints {"pid","threads","kernels","copies","memsets","graph_launches",
- * "bytes"}; what a graph does is only in `graph_launches`.
+ * a pause. With --wait, a line must arrive after cuInit. With --until-line, it goes on until a line arrives.
+ * With --fork, a child exits normally in between. With --hold, it waits before it exits. Prints {"pid",
+ * "threads","kernels","copies","memsets","graph_launches","bytes"}; what a graph does is only in
+ * `graph_launches`.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -38,7 +39,7 @@ struct totals {
 
 static unsigned int threads = 2, pause_us, hold_ms;
 static unsigned long operations = 100;
-static int must_wait, must_fork;
+static int must_wait, must_fork, until_line, is_over;
 static void *kernels[KERNELS];
 
 static int launch(void *stream, unsigned long number)
@@ -75,6 +76,11 @@ static void copy(struct totals *totals, unsigned long number, uint64_t device, c
 	totals->bytes += bytes;
 }
 
+static int goes_on(unsigned long done)
+{
+	return until_line ? !__atomic_load_n(&is_over, __ATOMIC_ACQUIRE) : done < operations;
+}
+
 static void *work(void *argument)
 {
 	struct totals *totals = argument;
@@ -86,7 +92,7 @@ static void *work(void *argument)
 	totals->result |= cuStreamCreate(&streams[1], 0);
 	totals->result |= cuMemAlloc_v2(&device, 2 * BYTES);
 	exec = make_graph(streams[0], device, host, &totals->result);
-	for (unsigned long i = 0; i < operations; i++) {
+	for (unsigned long i = 0; goes_on(i); i++) {
 		void *stream = streams[i / 2 % 2];
 
 		if (i % 10 == 7) {
@@ -119,6 +125,8 @@ static int read_arguments(int count, char **arguments)
 			must_wait = 1;
 		} else if (!strcmp(arguments[i], "--fork")) {
 			must_fork = 1;
+		} else if (!strcmp(arguments[i], "--until-line")) {
+			until_line = 1;
 		} else {
 			if (!strcmp(arguments[i], "--threads"))
 				threads = (unsigned int)atoi(value);
@@ -167,6 +175,9 @@ int main(int count, char **arguments)
 		sum.result |= pthread_create(&ids[i], NULL, work, &totals[i]);
 	if (must_fork)
 		fork_child(&sum.result);
+	if (until_line)
+		sum.result |= getchar() == EOF;
+	__atomic_store_n(&is_over, 1, __ATOMIC_RELEASE);
 	for (unsigned int i = 0; i < threads; i++) {
 		pthread_join(ids[i], NULL);
 		sum.kernels += totals[i].kernels;

@@ -1,0 +1,5 @@
+//! GPU times: what the stand-in CUPTI reports is compared with its ledger.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod records;
+mod work;
