@@ -59,6 +59,8 @@ pub(super) struct AgentProcess {
     last_correlation: Option<u64>,
     /// Of the last batch.
     header: Option<BatchHeader>,
+    /// The last state. The agent sends it again and again, for others that begin to listen.
+    last_state: Option<AgentState>,
     lost: u64,
 }
 
@@ -113,6 +115,10 @@ impl AgentProcess {
     }
 
     pub(super) fn state(&mut self, tgid: Tgid, state: &AgentState, origin_ns: u64, events: &mut Vec<Event>) {
+        if self.last_state.as_ref() == Some(state) {
+            return;
+        }
+        self.last_state = Some(state.clone());
         let since = |ns: u64| ns.saturating_sub(origin_ns);
         let (begin_ns, end_ns) = (since(state.begin_ns), since(state.end_ns.max(state.begin_ns)));
         if state.collection == Collection::Collecting {

@@ -61,6 +61,17 @@ fn launches(events: Vec<Event>) -> Vec<Option<u64>> {
 }
 
 #[test]
+fn a_state_that_is_sent_again_changes_nothing() {
+    let mut records = records();
+    let collecting = || vec![state(Collection::Collecting, 10, 20)];
+    assert_eq!(fed(&mut records, 1, 0, collecting()).len(), 1);
+    records.call(&launched(1, 1000));
+    fed(&mut records, 2, SECOND_NS, vec![kernel(5, 7_000), name()]);
+    assert_eq!(fed(&mut records, 3, SECOND_NS, collecting()), []);
+    assert_eq!(launches(records.finish()), [Some(1)]);
+}
+
+#[test]
 fn executions_are_given_out_when_they_have_settled_and_have_their_names() {
     let mut records = records();
     let began = fed(&mut records, 1, 0, vec![state(Collection::Collecting, 10, 20)]);
