@@ -25,7 +25,7 @@ pub use self::cost::budget::{Budget, BudgetReport, CallCost, Called, Decision, U
 pub use self::cost::prediction::{Prediction, Rate, predict};
 pub use self::cost::{budget, prediction};
 pub use self::executions::gpu_time::{self, GpuTime};
-pub use self::executions::{AgentRecords, Submission};
+pub use self::executions::{AgentRecords, GpuKernelTime, KernelSeconds, Submission};
 pub use self::gpu_ops::advice::Advice;
 pub use self::gpu_ops::command_series::{CommandSeries, KernelModuleRequests};
 pub use self::gpu_ops::cuda_kernel_series::{CudaKernelSeries, LaunchTracker};

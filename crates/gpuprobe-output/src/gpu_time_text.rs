@@ -64,11 +64,11 @@ pub(crate) fn agent(agent: &AgentSummary) -> Option<String> {
     let state = Collection::from_word(agent.state)?;
     let who = format!("{} {}", agent.tgid, agent.process);
     if matches!(state, Collection::Refused | Collection::LetGo | Collection::Failed) {
-        let after = match agent.covered_ns {
+        let collected = match agent.covered_ns {
             0 => String::new(),
-            ns => format!(" after {}", duration(ns)),
+            ns => format!(" (they were for {})", duration(ns)),
         };
-        return Some(format!("{who}: {}{after}: {}", agent_text::sentence(state), agent.text));
+        return Some(format!("{who}: {}{collected}: {}", agent_text::sentence(state), agent.text));
     }
     (agent.graphs == GraphRecords::NodesOfRunning.as_str()).then(|| {
         format!(

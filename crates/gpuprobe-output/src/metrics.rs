@@ -4,6 +4,7 @@
 
 mod budget_metrics;
 mod collect;
+mod gpu_time_metrics;
 mod labels;
 mod memory_counters;
 mod metric;

@@ -1,6 +1,7 @@
 //! Compares whole outputs with files. Set `GPUPROBE_BLESS` to write the files again, then review the difference.
 
 mod conversions;
+mod gpu_time;
 mod samples;
 mod stacks;
 

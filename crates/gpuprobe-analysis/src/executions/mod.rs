@@ -2,8 +2,10 @@
 
 pub mod agent_records;
 pub mod gpu_time;
+pub mod kernel_seconds;
 pub mod matching;
 mod submission;
 
 pub use self::agent_records::AgentRecords;
+pub use self::kernel_seconds::{GpuKernelTime, KernelSeconds};
 pub use self::submission::{Submission, Submissions, SubmittedOp};

@@ -34,6 +34,11 @@ pub struct CudaKernelSeries {
 }
 
 impl CudaKernelSeries {
+    /// A series of one kernel.
+    pub(crate) fn of(name: Arc<str>, count: u64) -> Self {
+        Self { named: vec![(name, count)], ..Self::default() }
+    }
+
     /// The kernels with a series of their own.
     pub fn named(&self) -> impl Iterator<Item = (&str, u64)> {
         self.named.iter().filter(|(_, n)| *n > 0).map(|(name, launches)| (&**name, *launches))

@@ -1,7 +1,7 @@
 //! Reads events from JSON lines. A damaged line is skipped and counted; a truncated file is read up to its last
 //! complete line.
 
-mod agent_lines;
+mod agent_line;
 mod effect_fields;
 mod out_of_memory_line;
 mod stacks;

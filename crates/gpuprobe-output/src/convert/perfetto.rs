@@ -345,5 +345,5 @@ impl<W: Write> TraceWriter for Perfetto<W> {
 
 /// Whether a call gives a GPU something to execute.
 fn is_submission(call: &Call) -> bool {
-    matches!(call.effect, Effect::Launch(_) | Effect::GraphLaunch(_) | Effect::Transfer(_))
+    !call.nested && matches!(call.effect, Effect::Launch(_) | Effect::GraphLaunch(_) | Effect::Transfer(_))
 }

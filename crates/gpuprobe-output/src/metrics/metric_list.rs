@@ -1,7 +1,9 @@
 //! The list of all metrics, and the metrics of memory, exited processes, probes and losses.
 
 use super::metric::{Kind, Metric, PROCESS, metric, process_labels, with_unit};
-use super::{budget_metrics, collect, nvml_metrics, process_counters, self_metrics, tensor_metrics};
+use super::{
+    budget_metrics, collect, gpu_time_metrics, nvml_metrics, process_counters, self_metrics, tensor_metrics,
+};
 
 /// `gpu` is the host's number of a GPU. If that is unknown it is the process's own number, and `numbering` says so.
 const KIND: &[&str] = process_labels!["gpu", "numbering", "kind"];
@@ -19,6 +21,7 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
         .chain(budget_metrics::METRICS)
         .chain(of_processes(1))
         .chain(tensor_metrics::METRICS)
+        .chain(gpu_time_metrics::METRICS)
         .chain(METRICS)
 }
 

@@ -396,7 +396,7 @@ fn errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 /// A name, cut if it is too long.
-fn shown(kernel: &str) -> Cow<'_, str> {
+pub(super) fn shown(kernel: &str) -> Cow<'_, str> {
     cut(kernel, MOST_NAME)
 }
 

@@ -24,19 +24,20 @@ fn kernels(out: &mut String, time: &GpuTime, options: &SummaryOptions, is_incomp
     }
     out.push('\n');
     let total_ns = time.total_ns();
-    let rows: Vec<_> = time.graphs.iter().chain(&time.kernels).collect();
+    let mut rows: Vec<_> = time.graphs.iter().chain(&time.kernels).zip(names(time, options)).collect();
+    rows.sort_by_key(|(row, _)| std::cmp::Reverse(row.total_ns));
     let (shown, more) = rows.split_at(rows.len().min(options.most()));
     if !shown.is_empty() {
         let title = marked("GPU time by CUDA kernel", is_incomplete);
         let titles = [&title, "executions", "total", "of GPU time", "mean", "p50", "p99", "max"];
         let mut table = NameTable::new(&titles, &[], &["p50", "p99", "max"]);
-        for (row, name) in shown.iter().zip(names(time, options)) {
-            table.push([vec![name], cells(row, total_ns)].concat());
+        for (row, name) in shown {
+            table.push([vec![name.clone()], cells(row, total_ns)].concat());
         }
         table.write(out, options);
     }
     if !more.is_empty() {
-        let ns = more.iter().fold(0, |sum: u64, row| sum.saturating_add(row.total_ns));
+        let ns = more.iter().fold(0, |sum: u64, (row, _)| sum.saturating_add(row.total_ns));
         let kernels = count(more.len() as u64, "more CUDA kernel", "more CUDA kernels");
         line(out, format_args!("and {kernels}: {} (--rows 0 shows all)", duration(ns)));
     }

@@ -16,7 +16,7 @@ use wire::{Field, decode};
 
 const SAMPLE: &str = include_str!("../../../../tests/traces/sample.jsonl");
 
-fn convert(trace: &str, target: Target) -> (Vec<u8>, Converted, u64) {
+pub(crate) fn convert(trace: &str, target: Target) -> (Vec<u8>, Converted, u64) {
     let mut reader = Reader::new(trace.as_bytes()).unwrap();
     let mut out = Vec::new();
     let mut conversion = Conversion::new(target, reader.meta(), &mut out).unwrap();
@@ -223,7 +223,7 @@ fn events(out: &[u8]) -> Vec<Event<'_>> {
 }
 
 /// The packets as text: tracks and the events on them.
-fn described(out: &[u8]) -> String {
+pub(crate) fn described(out: &[u8]) -> String {
     let mut lines = Vec::new();
     for packet in decode(out) {
         let packet = decode(packet.bytes());
@@ -252,6 +252,7 @@ fn described(out: &[u8]) -> String {
             match field.number {
                 4 => line += &annotation(&decode(field.bytes()), &names),
                 30 => line += &field.uint().to_string(),
+                47 => line += &format!(" flow {}", field.uint()),
                 _ => {}
             }
         }
@@ -265,7 +266,8 @@ fn annotation(fields: &[Field<'_>], names: &HashMap<(u32, u64), String>) -> Stri
     for field in fields {
         match field.number {
             1 => out += &format!(" {}=", names[&(3, field.uint())]),
-            2..=5 => out += &field.uint().to_string(),
+            2..=4 => out += &field.uint().to_string(),
+            5 => out += &f64::from_bits(field.uint()).to_string(),
             6 => out += &format!("{:?}", field.text()),
             7 => out += &format!("{:#x}", field.uint()),
             11 => out += &format!("{{{}}}", annotation(&decode(field.bytes()), names).trim_start()),

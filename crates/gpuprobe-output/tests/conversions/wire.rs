@@ -55,6 +55,11 @@ pub(crate) fn decode(mut bytes: &[u8]) -> Vec<Field<'_>> {
         let tag = varint(&mut bytes);
         let value = match tag & 7 {
             0 => Value::Uint(varint(&mut bytes)),
+            1 => {
+                let (value, rest) = bytes.split_at(8);
+                bytes = rest;
+                Value::Uint(u64::from_le_bytes(value.try_into().unwrap()))
+            }
             2 => {
                 let length = varint(&mut bytes) as usize;
                 let (value, rest) = bytes.split_at(length);

@@ -1,8 +1,8 @@
 //! Figures about what GPUs executed, from the events of a recording.
 
 mod busy_union;
+mod gpu_time_report;
 mod host_calls;
-mod report;
 mod thread_ranges;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,11 +15,11 @@ use gpuprobe_event::{
 };
 
 use self::busy_union::{BusyUnion, Interval};
-pub use self::host_calls::HostActivity;
-use self::host_calls::HostCalls;
-pub use self::report::{
+pub use self::gpu_time_report::{
     AgentSummary, CopyTime, GpuBusy, GpuIdle, GpuTime, KernelTime, QueueingDelay, RangeTime, StreamBusy,
 };
+pub use self::host_calls::HostActivity;
+use self::host_calls::HostCalls;
 use self::thread_ranges::{RangeName, ThreadRanges};
 use crate::gpu_ops::launches::{OTHER_KERNELS, UNKNOWN_KERNEL};
 use crate::stats::distribution::Distribution;
@@ -248,7 +248,7 @@ impl GpuTimeAccount {
     pub(crate) fn report(&self) -> GpuTime {
         let (mut gpus, mut idle) = (self.gpus.clone(), self.idle.clone());
         close(gpus.iter_mut(), &self.host_calls, &mut idle);
-        report::report(self, &gpus, &idle)
+        gpu_time_report::report(self, &gpus, &idle)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A range is known when it ends. What was submitted in it may have been executed, and reported, long before.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use gpuprobe_event::{Tgid, Tid};
@@ -9,21 +10,22 @@ use gpuprobe_event::{Tgid, Tid};
 /// The number of a name of ranges.
 pub(super) type RangeName = u32;
 
+/// The place of a range in its thread: by its start, and the outer one first.
+type Place = (u64, Reverse<u64>);
+
 #[derive(Clone, Copy, Debug)]
 struct Ended {
-    end_ns: u64,
     name: RangeName,
-    /// The start of the range around it, if that has ended.
-    around: Option<u64>,
+    /// The range around it, if that has ended.
+    around: Option<Place>,
 }
 
 /// The ranges of one thread. They are nested.
 #[derive(Clone, Debug, Default)]
 struct Thread {
-    /// By their starts.
-    ended: BTreeMap<u64, Ended>,
-    /// The starts of those without a range around them yet, in the order of their ends.
-    outermost: VecDeque<u64>,
+    ended: BTreeMap<Place, Ended>,
+    /// Those without a range around them yet, in the order of their ends.
+    outermost: VecDeque<Place>,
     /// Executions whose range has not ended, by when they were submitted: how many, and their time.
     waiting: BTreeMap<u64, (u64, u64)>,
 }
@@ -53,14 +55,15 @@ impl ThreadRanges {
         name: RangeName,
     ) -> Option<Counted> {
         let thread = self.thread(thread)?;
-        while let Some(inner) = thread.outermost.back().copied().filter(|inner| *inner >= start_ns) {
+        let place = (start_ns, Reverse(end_ns));
+        while let Some(inner) = thread.outermost.back().copied().filter(|inner| *inner >= place) {
             thread.outermost.pop_back();
             if let Some(range) = thread.ended.get_mut(&inner) {
-                range.around = Some(start_ns).filter(|around| *around < inner);
+                range.around = Some(place).filter(|around| *around < inner);
             }
         }
-        thread.outermost.push_back(start_ns);
-        thread.ended.insert(start_ns, Ended { end_ns, name, around: None });
+        thread.outermost.push_back(place);
+        thread.ended.insert(place, Ended { name, around: None });
         if thread.ended.len() > Self::MOST_ENDED
             && let Some((forgotten, _)) = thread.ended.pop_first()
             && thread.outermost.front() == Some(&forgotten)
@@ -80,9 +83,9 @@ impl ThreadRanges {
     /// Something was submitted at this time and executed. Returns its range, if that has ended; otherwise it waits.
     pub(super) fn executed(&mut self, thread: (Tgid, Tid), at_ns: u64, ns: u64) -> Option<RangeName> {
         let thread = self.thread(thread)?;
-        let mut candidate = thread.ended.range(..=at_ns).next_back();
-        while let Some((_, range)) = candidate {
-            if range.end_ns >= at_ns {
+        let mut candidate = thread.ended.range(..=(at_ns, Reverse(0))).next_back();
+        while let Some(((_, Reverse(end_ns)), range)) = candidate {
+            if *end_ns >= at_ns {
                 return Some(range.name);
             }
             // it has ended before: only a range around it can be the one
@@ -123,12 +126,13 @@ mod tests {
     #[test]
     fn executions_that_come_after_their_range_find_the_innermost() {
         let mut ranges = ThreadRanges::default();
-        for (start_ns, end_ns, name) in [(20, 30, 2), (40, 45, 3), (50, 60, 4), (10, 70, 1)] {
+        for (start_ns, end_ns, name) in [(20, 30, 2), (40, 45, 3), (50, 55, 5), (50, 60, 4), (10, 70, 1)] {
             assert_eq!(ended(&mut ranges, start_ns, end_ns, name), (0, 0));
         }
         let of = |ranges: &mut ThreadRanges, at| ranges.executed(THREAD, at, 7);
-        let found = [15, 25, 35, 44, 48, 55, 65, 75, 5].map(|at| of(&mut ranges, at));
-        assert_eq!(found, [Some(1), Some(2), Some(1), Some(3), Some(1), Some(4), Some(1), None, None]);
+        let found = [15, 25, 35, 44, 48, 52, 58, 65, 75, 5].map(|at| of(&mut ranges, at));
+        let expected = [1, 2, 1, 3, 1, 5, 4, 1].map(Some).into_iter().chain([None, None]);
+        assert_eq!(found.to_vec(), expected.collect::<Vec<_>>());
     }
 
     #[test]

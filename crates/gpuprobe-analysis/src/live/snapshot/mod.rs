@@ -19,6 +19,7 @@ use super::pending_calls::OldestCall;
 pub use super::process_snapshot::{LiveAllocation, ProcessSnapshot};
 use super::self_metrics::{SelfMetrics, Served};
 use crate::cost::budget::BudgetReport;
+use crate::executions::GpuKernelTime;
 use crate::gpu_ops::launches::by_kernel;
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::leaks::live_memory::ProcessCallSites;
@@ -97,6 +98,9 @@ pub struct Snapshot {
     /// Whether they are accounted for.
     #[serde(skip)]
     pub has_tensors: bool,
+    /// GPU time by GPU, while executions were collected; empty if that was not requested.
+    #[serde(skip)]
+    pub gpu_kernel_time: Vec<(Gpu, GpuKernelTime)>,
     /// The oldest pending call of each process that has one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<OldestCall>,
@@ -170,6 +174,7 @@ impl Snapshot {
             call_sites: inputs.call_sites.to_vec(),
             tensors: Vec::new(),
             has_tensors: false,
+            gpu_kernel_time: Vec::new(),
             pending: Vec::new(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
