@@ -4,7 +4,10 @@ mod shown;
 
 use shown::shown;
 
-const SAMPLE: &[u8] = include_bytes!("../../../tests/traces/sample.jsonl");
+const SAMPLES: [&[u8]; 2] = [
+    include_bytes!("../../../tests/traces/sample.jsonl"),
+    include_bytes!("../../../tests/traces/gpu_time.jsonl"),
+];
 const ROUNDS: u64 = 60;
 
 /// Hostile and extreme values.
@@ -82,11 +85,15 @@ fn damage(trace: &mut Vec<u8>, numbers: &mut Numbers) {
 
 #[test]
 fn the_intact_lines_of_a_damaged_trace_are_shown() {
-    let whole = shown(SAMPLE).expect("the sample is a trace");
+    SAMPLES.into_iter().for_each(is_shown_if_damaged);
+}
+
+fn is_shown_if_damaged(sample: &[u8]) {
+    let whole = shown(sample).expect("the sample is a trace");
     let (mut fewer, mut all) = (0, 0);
     for round in 1..=ROUNDS {
         let mut numbers = Numbers(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut trace = SAMPLE.to_vec();
+        let mut trace = sample.to_vec();
         for _ in 0..=numbers.below(12) {
             damage(&mut trace, &mut numbers);
         }
@@ -101,8 +108,8 @@ fn the_intact_lines_of_a_damaged_trace_are_shown() {
 
 #[test]
 fn a_truncated_trace_is_shown_up_to_the_cut() {
-    for length in (0..SAMPLE.len()).step_by(401) {
-        let cut = &SAMPLE[..length];
+    let cuts = SAMPLES.iter().flat_map(|sample| (0..sample.len()).step_by(401).map(move |at| &sample[..at]));
+    for cut in cuts {
         let events = shown(cut).map_or(0, |shown| shown.events);
         let whole_lines = cut.iter().filter(|b| **b == b'\n').count() as u64;
         assert!(events < whole_lines.max(1), "{events} of {whole_lines} lines");
