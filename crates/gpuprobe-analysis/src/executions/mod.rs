@@ -4,8 +4,10 @@ pub mod agent_records;
 pub mod gpu_time;
 pub mod kernel_seconds;
 pub mod matching;
+mod sampled_time;
 mod submission;
 
 pub use self::agent_records::AgentRecords;
 pub use self::kernel_seconds::{GpuKernelTime, KernelSeconds};
+pub use self::sampled_time::SampledTime;
 pub use self::submission::{Submission, Submissions, SubmittedOp};

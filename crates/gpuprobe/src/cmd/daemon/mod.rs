@@ -16,8 +16,9 @@ use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sectio
 use nix::sys::signal::Signal;
 
 use crate::cli::daemon_settings::require_trusted;
-use crate::cli::{DaemonArgs, ResolvedHooks};
+use crate::cli::{DaemonArgs, GraphTimes, ResolvedHooks};
 use crate::session::follow::mapping_watch::Watch;
+use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
 use crate::session::host::observer::{MEMORY, Observer};
@@ -78,7 +79,9 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let budget =
         args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Count)).transpose()?;
     let probes = Probes::new(&config, selection, Collect::Count, args.verbose)?;
-    let probes = probes.with_hooks(resolved.hooks).with_budget(budget);
+    let schedule = Schedule::Sampled { seconds: args.gpu_time.unwrap_or(0) };
+    let graphs = args.gpu_time.map(|_| GraphTimes::Nodes);
+    let probes = probes.with_hooks(resolved.hooks).with_budget(budget).with_gpu_times(graphs, schedule);
     let stacks = args.stacks.then(StacksSources::open).transpose()?;
     // before there are other threads: privileges are per thread
     drop_privileges(false).context("cannot give up privileges")?;
@@ -127,6 +130,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
     let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
+    let observer = if args.gpu_time.is_some() { observer.with_gpu_times() } else { observer };
     Ok(observer.with_gpus(gpus).with_states(states).with_pending_calls())
 }
 
@@ -155,6 +159,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHook
         entry_counts: !args.calls_only.is_empty(),
         sites: sections.memory || args.tensors,
         tensors: args.tensors,
+        gpu_time: args.gpu_time.is_some(),
         ring_bytes: if args.tensors { RING_WITH_TENSORS } else { RING },
         live_entries: args.max_allocations,
         count_entries: args.max_counters,

@@ -133,6 +133,7 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("memleak", old.memleak != new.memleak),
         ("addresses", old.addresses != new.addresses),
         ("tensors", old.tensors != new.tensors),
+        ("gpu_time", old.gpu_time != new.gpu_time),
         ("stacks", old.stacks != new.stacks),
         ("cudatrace", old.cudatrace != new.cudatrace),
         ("bandwidth_util", old.bandwidth_util != new.bandwidth_util),

@@ -4,13 +4,14 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use gpuprobe_analysis::executions::SampledTime;
 use gpuprobe_analysis::{
     Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, OldestCall, ProcessCallSites,
     ProcessTensors, Rules, Snapshot, TensorReport, oldest_calls,
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
-use gpuprobe_event::{Class, Event, LossCause, Losses, SiteId};
+use gpuprobe_event::{Class, Event, Gpu, LossCause, Losses, SiteId};
 use gpuprobe_output::units::printable;
 
 use super::gpu_numbering::GpuNumbering;
@@ -48,6 +49,8 @@ pub(crate) struct Observer {
     out_of_memory_notes: OutOfMemoryNotes,
     /// Calls that have not returned for long; `None` if they are not shown.
     pending: Option<PendingCalls>,
+    /// GPU time by CUDA kernel; `None` if it is not collected.
+    gpu_time: Option<SampledTime>,
 }
 
 impl Observer {
@@ -66,6 +69,7 @@ impl Observer {
             xids: XidCounts::default(),
             out_of_memory_notes: OutOfMemoryNotes::default(),
             pending: None,
+            gpu_time: None,
         }
     }
 
@@ -87,6 +91,11 @@ impl Observer {
     /// Adds pending calls to snapshots.
     pub(crate) fn with_pending_calls(self) -> Self {
         Self { pending: Some(PendingCalls::default()), ..self }
+    }
+
+    /// Adds GPU time to snapshots.
+    pub(crate) fn with_gpu_times(self) -> Self {
+        Self { gpu_time: Some(SampledTime::default()), ..self }
     }
 
     /// Changes the time after which call sites are judged.
@@ -130,6 +139,7 @@ impl Observer {
         self.processes.take(batch, self.now_ns());
         batch.xids.iter().for_each(|xid| self.xids.add(xid));
         self.note_out_of_memory(batch)?;
+        self.take_gpu_times(batch);
         // reading the rows removes what was live at exit
         let keeps_exited = self.each_live_memory().any(|live_memory| live_memory.keeps_exited());
         if keeps_exited && self.processes.rows_are_due() {
@@ -146,6 +156,17 @@ impl Observer {
         }
         self.processes.collect_exited(&mut self.probes.capture)?;
         Ok(())
+    }
+
+    fn take_gpu_times(&mut self, batch: &Batch) {
+        let Some(gpu_time) = &mut self.gpu_time else { return };
+        let processes = &self.processes;
+        let gpu_of =
+            |tgid, number| processes.host_gpu(tgid, number).map_or(Gpu::OfProcess(number), Gpu::Host);
+        batch.calls.iter().for_each(|event| gpu_time.feed(event, gpu_of));
+        for (_, process) in &batch.processes {
+            gpu_time.changed(process.tgid, process.change, process.at_ns);
+        }
     }
 
     /// Writes out-of-memory errors to the log, with the state of their GPUs.
@@ -308,6 +329,8 @@ impl Observer {
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
+        snapshot.gpu_kernel_time =
+            self.gpu_time.as_mut().map(|gpu_time| gpu_time.report(now_ns)).unwrap_or_default();
         snapshot.pending = self.oldest_calls();
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
