@@ -201,7 +201,7 @@ mod tests {
         for arg in command.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != "config")) {
             let long = arg.get_long().unwrap();
             let option = format!("--{long}");
-            let values = ["multi", "127.0.0.1:7", "77", "/x", "7%"];
+            let values = ["multi", "127.0.0.1:7", "77", "7", "/x", "7%"];
             let mut tries = values.iter().map(|value| vec![option.as_str(), value]).collect::<Vec<_>>();
             tries.push(vec![&option]);
             let parsed = |words: &Vec<&str>| {

@@ -1,7 +1,7 @@
 //! The agents inside of processes: finds them, asks them to collect, and makes them let go of CUPTI when something else
 //! needs it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use gpuprobe_event::{Tgid, Tid};
 use crate::terminal::notes::note;
 
 const PROC: &str = "/proc";
+const MOST_REPORTED: usize = 64;
 /// How long agents may take for their last records.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -24,6 +25,8 @@ pub(crate) struct Agents {
     /// Whether agents are asked to collect now.
     is_wanted: bool,
     processes: HashMap<Tgid, Agent>,
+    /// Problems that were reported. Many processes may have the same.
+    reported: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -38,7 +41,7 @@ struct Agent {
 
 impl Agents {
     pub(crate) fn new(nodes: bool) -> Self {
-        Self { nodes, is_wanted: true, processes: HashMap::new() }
+        Self { nodes, is_wanted: true, processes: HashMap::new(), reported: HashSet::new() }
     }
 
     /// Asks all agents to collect, or not to.
@@ -67,8 +70,11 @@ impl Agents {
     pub(crate) fn consider(&mut self, tgid: Tgid, capture: &mut Capture) {
         // the process may have exited
         let Ok(found) = gpu_time_libraries(Path::new(PROC), tgid.0) else { return };
-        if let Some(problem) = &found.problem {
-            note!("gpuprobe: no GPU times of process {tgid}: {problem}");
+        if let Some(problem) = found.problem {
+            let has_room = self.reported.len() < MOST_REPORTED;
+            if has_room && self.reported.insert(problem.clone()) {
+                note!("gpuprobe: no GPU times of process {tgid}: {problem}");
+            }
         }
         let Some(library) = found.agent else { return };
         for cupti in &found.cuptis {
