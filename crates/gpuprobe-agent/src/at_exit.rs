@@ -22,22 +22,22 @@ static IS_AWAITED: AtomicBool = AtomicBool::new(false);
 static REGISTERED_BY: AtomicU32 = AtomicU32::new(0);
 static IS_REGISTERED: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// Why the handler is registered. CUPTI may be initialized after NVTX, and the handler must run before its own.
+/// When the handler is registered. It must run before that of CUPTI, and so be registered after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Reason {
-    Ranges = 0,
-    Activities = 1,
+pub(crate) enum When {
+    BeforeCupti = 0,
+    AfterCupti = 1,
 }
 
 pub(crate) fn set_awaited(is_awaited: bool) {
     IS_AWAITED.store(is_awaited, Ordering::Release);
 }
 
-/// Registers the handler, once for each reason. The one that is registered last runs first, and then the other one has
-/// nothing to do.
-pub(crate) fn register(reason: Reason) {
+/// Registers the handler, at most once before and once after CUPTI is initialized. The one that is registered last runs
+/// first, and then the other one has nothing to do.
+pub(crate) fn register(when: When) {
     REGISTERED_BY.store(std::process::id(), Ordering::Release);
-    let is_registered = IS_REGISTERED.get(reason as usize);
+    let is_registered = IS_REGISTERED.get(when as usize);
     if is_registered.is_some_and(|is_registered| !is_registered.swap(true, Ordering::AcqRel)) {
         // SAFETY: the library is never unloaded. If it fails, the last records are lost.
         unsafe { libc::atexit(flush) };

@@ -27,7 +27,7 @@ extern "C" fn InitializeInjectionNvtx2(tables: Option<ExportTables>) -> c_int {
         if !nvtx::install(tables) {
             return 0;
         }
-        at_exit::register(at_exit::Reason::Ranges);
+        at_exit::register(at_exit::When::BeforeCupti);
         // the agent's thread would notice a probe only later
         collection::look();
         1

@@ -67,6 +67,16 @@ fn a_probe_can_be_attached_to_a_running_program() {
 }
 
 #[test]
+fn the_thread_begins_if_that_is_too_early_during_cu_init() {
+    let host = work(&["--operations", "500", "--pause", "1000"]).env("TAP_BEFORE", "emit");
+    let finished = host.env("STANDIN_CUPTI", "early").run();
+    finished.assert_complete();
+    let states = finished.states();
+    assert_eq!((states.len(), states[0].collection), (1, Collection::Collecting));
+    assert_eq!(states[0].graphs, GraphRecords::NodesOfRunning);
+}
+
+#[test]
 fn attaching_and_detaching_loses_nothing_and_graphs_are_whole_only_at_first() {
     let steps = ["250:emit:0", "250:emit:1"].repeat(5).join(",");
     let host = work(&["--operations", "3000", "--pause", "1000"]).env("TAP_BEFORE", "emit");

@@ -188,6 +188,10 @@ EXPORT int cuptiSubscribe(void **subscriber, void *callback, void *data)
 		return CUPTI_ERROR_INVALID_PARAMETER;
 	pthread_mutex_lock(&state.lock);
 	result = connect_to_driver();
+	if (!result && cupti_wishes.early) {
+		cupti_wishes.early = 0;
+		result = CUPTI_ERROR_NOT_INITIALIZED;
+	}
 	if (!result && (state.subscriber || cupti_wishes.subscriber))
 		result = CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED;
 	if (!result) {

@@ -5,10 +5,10 @@
  *       one JSON object per line for each record that it made or dropped, with times of CLOCK_MONOTONIC, and
  *       for each change of what it collects
  *
- *   STANDIN_CUPTI=subscriber,longer,unknown,drop:3,late,kept
- *       another subscriber exists; records are longer than any known version; records of an unknown kind are
- *       between the others; every third record is dropped; buffers are delivered 300 ms late; buffers are
- *       delivered only when CUPTI is forced to
+ *   STANDIN_CUPTI=subscriber,early,longer,unknown,drop:3,late,kept
+ *       another subscriber exists; the first attempt to subscribe is too early; records are longer
+ *       than any known version; records of an unknown kind are between the others; every third record
+ *       is dropped; buffers are delivered 300 ms late; buffers are delivered only when CUPTI is forced to
  *
  * STANDIN_FAIL and STANDIN_DELAY (faults.h) work for its functions, too.
  */
@@ -43,7 +43,7 @@ enum {
 
 /* What the tests demand of it. */
 struct cupti_wishes {
-	int subscriber, longer, unknown, late, kept;
+	int subscriber, early, longer, unknown, late, kept;
 	unsigned int drop_every;
 };
 extern struct cupti_wishes cupti_wishes;

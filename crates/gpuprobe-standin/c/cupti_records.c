@@ -35,6 +35,7 @@ static void prepare(void)
 
 	distance = read_clock(CLOCK_REALTIME) - read_clock(CLOCK_MONOTONIC);
 	cupti_wishes.subscriber = wish(wishes, "subscriber");
+	cupti_wishes.early = wish(wishes, "early");
 	cupti_wishes.longer = wish(wishes, "longer");
 	cupti_wishes.unknown = wish(wishes, "unknown");
 	cupti_wishes.late = wish(wishes, "late");

@@ -13,6 +13,8 @@ use crate::{at_exit, monotonic, nvtx};
 const FLUSH_PERIOD_NS: u64 = 250_000_000;
 /// How often names and the state are sent again.
 const REPEAT_PERIOD_NS: u64 = 2_000_000_000;
+/// How long it is tried again to initialize CUPTI.
+const LONGEST_INITIALIZATION_NS: u64 = 2_000_000_000;
 const OTHER_USER: &str = "another profiler is to use CUPTI in this process";
 
 enum Phase {
@@ -33,6 +35,8 @@ pub(crate) struct Collector {
     probes: u16,
     /// CUPTI has collected in this process before: CUDA graphs may exist.
     has_collected: bool,
+    /// CUPTI could not be initialized yet: why, and since when.
+    too_early: Option<(Failure, u64)>,
     flushed_ns: u64,
     repeated_ns: u64,
 }
@@ -54,6 +58,7 @@ impl Collector {
             activities: Activities::default(),
             probes: 0,
             has_collected: false,
+            too_early: None,
             flushed_ns: 0,
             repeated_ns: 0,
         }
@@ -65,7 +70,7 @@ impl Collector {
     }
 
     /// Begins inside of `cuInit`, if a probe is attached: the first launch is recorded already, and no CUDA graph exists
-    /// yet. NVIDIA's examples begin there, too.
+    /// yet. NVIDIA's examples begin there, too. If CUPTI cannot be initialized there, the agent's thread tries it again.
     pub(crate) fn begin_during_cu_init(&mut self) {
         let request = look();
         if request.probes == 0 || !matches!(self.phase, Phase::Idle) {
@@ -77,7 +82,7 @@ impl Collector {
             false if self.has_collected => GraphRecords::NodesOfRunning,
             false => GraphRecords::Whole,
         };
-        self.begin(request, graphs);
+        self.phase = self.begin(request, graphs);
         self.activities.outbox.send();
     }
 
@@ -89,9 +94,12 @@ impl Collector {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle if request.probes > 0 && cuda_is_used => {
                 let graphs = if request.nodes { GraphRecords::Nodes } else { GraphRecords::NodesOfRunning };
-                self.begun(request, graphs)
+                self.begin(request, graphs)
             }
-            Phase::Idle => Phase::Idle,
+            Phase::Idle => {
+                self.too_early = None;
+                Phase::Idle
+            }
             Phase::Off if request.probes == 0 => Phase::Idle,
             Phase::Off => {
                 self.repeat_if_due(is_new);
@@ -118,43 +126,56 @@ impl Collector {
             drop(self.activities.flush(&cupti, true));
             self.activities.read_buffers(&cupti);
         }
+        if let Some((failure, begin_ns)) = self.too_early.take() {
+            self.report(Collection::Refused, failure.code, begin_ns, failure.to_string());
+        }
         ranges::add(&mut self.activities);
         self.activities.outbox.send();
     }
 
-    fn begin(&mut self, request: Request, graphs: GraphRecords) {
-        self.phase = self.begun(request, graphs);
-    }
-
-    fn begun(&mut self, request: Request, graphs: GraphRecords) -> Phase {
-        let begin_ns = monotonic::now_ns();
+    /// `None` if CUPTI is to be left to another user.
+    fn try_to_begin(&mut self, request: Request, graphs: GraphRecords) -> Result<Option<Cupti>, Failure> {
         self.probes = request.probes;
         self.state.graphs = graphs;
         if request.let_go {
-            self.report(Collection::LetGo, 0, begin_ns, OTHER_USER.to_owned());
-            return Phase::Off;
+            return Ok(None);
         }
-        match self.begin_cupti(graphs) {
-            Ok(cupti) => {
+        let cupti = cupti::find()?;
+        cupti.check_that_it_is_unused()?;
+        self.activities.begin(&cupti)?;
+        activation::enable(&cupti, graphs)?;
+        Ok(Some(cupti))
+    }
+
+    fn begin(&mut self, request: Request, graphs: GraphRecords) -> Phase {
+        let begin_ns = monotonic::now_ns();
+        let begun = self.try_to_begin(request, graphs);
+        let first_ns = self.too_early.take().map_or(begin_ns, |(_, first_ns)| first_ns);
+        match begun {
+            Ok(Some(cupti)) => {
                 self.has_collected = true;
-                at_exit::register(at_exit::Reason::Activities);
+                at_exit::register(at_exit::When::AfterCupti);
                 self.flushed_ns = begin_ns;
                 self.report(Collection::Collecting, 0, begin_ns, cupti.file.clone());
                 Phase::Collecting(cupti)
+            }
+            Ok(None) => {
+                self.report(Collection::LetGo, 0, begin_ns, OTHER_USER.to_owned());
+                Phase::Off
+            }
+            Err(failure)
+                if failure.is_of_initialization
+                    && begin_ns.saturating_sub(first_ns) < LONGEST_INITIALIZATION_NS =>
+            {
+                at_exit::register(at_exit::When::BeforeCupti);
+                self.too_early = Some((failure, first_ns));
+                Phase::Idle
             }
             Err(failure) => {
                 self.report(Collection::Refused, failure.code, begin_ns, failure.to_string());
                 Phase::Off
             }
         }
-    }
-
-    fn begin_cupti(&mut self, graphs: GraphRecords) -> Result<Cupti, Failure> {
-        let cupti = cupti::find()?;
-        cupti.check_that_it_is_unused()?;
-        self.activities.begin(&cupti)?;
-        activation::enable(&cupti, graphs)?;
-        Ok(cupti)
     }
 
     fn collect(&mut self, cupti: &Cupti, request: Request) -> Result<(), Failure> {

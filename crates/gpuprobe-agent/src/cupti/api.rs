@@ -8,6 +8,8 @@ use super::records::Kind;
 
 /// `CUPTI_ERROR_MAX_LIMIT_REACHED`: there is no further record, or no further subscriber.
 const MAX_LIMIT_REACHED: u32 = 12;
+/// `CUPTI_ERROR_NOT_INITIALIZED`
+const NOT_INITIALIZED: u32 = 15;
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`
 const MULTIPLE_SUBSCRIBERS: u32 = 39;
 
@@ -64,11 +66,13 @@ functions! {
 pub(crate) struct Failure {
     pub(crate) code: u32,
     text: String,
+    /// CUPTI cannot be initialized; inside of `cuInit` that may mean: not yet.
+    pub(crate) is_of_initialization: bool,
 }
 
 impl Failure {
     pub(crate) fn without_code(text: String) -> Self {
-        Self { code: 0, text }
+        Self { code: 0, text, is_of_initialization: false }
     }
 }
 
@@ -99,7 +103,8 @@ impl Cupti {
         if code == 0 {
             return Ok(());
         }
-        Err(Failure { code, text: format!("{function} failed: {} ({code})", self.text_of(code)) })
+        let text = format!("{function} failed: {} ({code})", self.text_of(code));
+        Err(Failure { code, text, is_of_initialization: false })
     }
 
     fn text_of(&self, code: u32) -> String {
@@ -121,9 +126,10 @@ impl Cupti {
             unsafe { (self.functions.subscribe)(&raw mut subscriber, ignore_callback, ptr::null_mut()) };
         if matches!(code, MAX_LIMIT_REACHED | MULTIPLE_SUBSCRIBERS) {
             let text = "another profiler uses CUPTI in this process, or did and never gave it up".to_owned();
-            return Err(Failure { code, text });
+            return Err(Failure { code, text, is_of_initialization: false });
         }
-        self.check("cuptiSubscribe", code)?;
+        self.check("cuptiSubscribe", code)
+            .map_err(|failure| Failure { is_of_initialization: code == NOT_INITIALIZED, ..failure })?;
         // SAFETY: the subscriber is the one above.
         let code = unsafe { (self.functions.unsubscribe)(subscriber) };
         self.check("cuptiUnsubscribe", code)
