@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR ?= target
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
-AGENT := $(CARGO_TARGET_DIR)/release/libgpuprobe_agent.so
+AGENT = $(dir $(GPUPROBE))libgpuprobe_agent.so
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help demo build test unit fuzz bpf vm bench lint fmt install clean
@@ -54,7 +54,8 @@ fmt: ## Format Rust, C and C++
 	find benches crates tests tools \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | xargs -0r clang-format -i
 
 install: ## Install the built binary, the agent's library, manual pages, completions and examples (PREFIX=/usr/local)
-	@test -x $(GPUPROBE) || { echo "$(GPUPROBE) is not there; run make build first, not as root" >&2; exit 1; }
+	@for file in $(GPUPROBE) $(AGENT); do \
+		test -x $$file || { echo "$$file is not there; run make build first, not as root" >&2; exit 1; }; done
 	install -D -m 755 --strip $(GPUPROBE) $(DESTDIR)$(PREFIX)/bin/gpuprobe
 	install -D -m 644 --strip $(AGENT) $(DESTDIR)$(PREFIX)/lib/gpuprobe/libgpuprobe_agent.so
 	@packaging/install-data $(DESTDIR)$(PREFIX)
