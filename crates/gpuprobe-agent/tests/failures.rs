@@ -63,6 +63,8 @@ fn failures_that_do_not_matter_change_nothing() {
     }
     let finished = work(&[]).env("STANDIN_FAIL", "cuptiActivityGetNextRecord:21:1").run();
     assert!(finished.activities().is_empty());
+    // one for each buffer
+    assert_eq!(finished.headers.last().map(|header| header.unknown), Some(1));
 }
 
 #[test]

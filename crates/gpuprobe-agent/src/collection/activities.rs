@@ -47,12 +47,18 @@ impl Activities {
         let (first, valid_bytes) = (buffer.first_byte(), buffer.valid_bytes);
         let end = first.addr() + valid_bytes;
         let (mut record, mut passed) = (ptr::null_mut(), first.addr().wrapping_sub(1));
-        // SAFETY: CUPTI has completed this buffer with so many valid bytes, and the record is the one it named last.
-        while let Some(next) = unsafe { cupti.next_record(first, valid_bytes, record) } {
-            // a record that is elsewhere, or named again, would be read for ever
-            if next.addr() <= passed || next.addr() >= end {
-                break;
-            }
+        loop {
+            // SAFETY: CUPTI has completed this buffer with so many valid bytes, and the record is the one it named last.
+            let next = match unsafe { cupti.next_record(first, valid_bytes, record) } {
+                // a record that is elsewhere, or named again, would be read for ever
+                Ok(Some(next)) if next.addr() > passed && next.addr() < end => next,
+                Ok(None) => break,
+                Ok(Some(_)) | Err(_) => {
+                    // at least one record is there that cannot be read
+                    self.outbox.count_unknown();
+                    break;
+                }
+            };
             (record, passed) = (next, next.addr());
             // SAFETY: from the record to the end of the valid bytes, in a buffer that this thread alone has.
             let bytes = unsafe { std::slice::from_raw_parts(next.cast_const(), end - next.addr()) };

@@ -6,6 +6,8 @@ use gpuprobe_event::agent::{AgentRecord, BatchEncoder, BatchHeader};
 pub(crate) struct Outbox {
     batch: BatchEncoder,
     header: BatchHeader,
+    /// The counts of the last batch.
+    sent: BatchHeader,
 }
 
 impl Outbox {
@@ -27,12 +29,13 @@ impl Outbox {
         self.header.unknown += 1;
     }
 
-    /// Sends what there is.
+    /// Sends what there is; only the counts, if nothing else is new.
     pub(crate) fn send(&mut self) {
-        if self.batch.is_empty() {
+        if self.batch.is_empty() && self.header == self.sent {
             return;
         }
         self.header.sequence += 1;
+        self.sent = self.header;
         crate::probe_functions::emit(self.batch.finish(&self.header));
         self.batch.clear();
     }

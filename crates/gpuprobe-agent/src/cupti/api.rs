@@ -160,7 +160,8 @@ impl Cupti {
         self.check("cuptiActivityFlushAll", code)
     }
 
-    /// The record after `record` in a buffer, or the first one; `None` at the end.
+    /// The record after `record` in a buffer, or the first one; `None` at the end. If it fails, the rest of the buffer
+    /// cannot be read.
     ///
     /// # Safety
     ///
@@ -170,11 +171,14 @@ impl Cupti {
         buffer: *mut u8,
         valid_bytes: usize,
         record: *mut u8,
-    ) -> Option<*mut u8> {
+    ) -> Result<Option<*mut u8>, Failure> {
         let mut next = record;
         // SAFETY: as promised by the caller.
         let code = unsafe { (self.functions.next_record)(buffer, valid_bytes, &raw mut next) };
-        (code == 0 && !next.is_null()).then_some(next)
+        if code == MAX_LIMIT_REACHED {
+            return Ok(None);
+        }
+        self.check("cuptiActivityGetNextRecord", code).map(|()| Some(next))
     }
 
     /// Records that CUPTI dropped since the last call.
