@@ -118,4 +118,6 @@ impl AgentRecords {
 }
 
 #[cfg(test)]
+mod simulation_tests;
+#[cfg(test)]
 mod tests;

@@ -61,6 +61,11 @@ impl Submission {
         let end_ns = call.start_ns.saturating_add(call.duration_ns().unwrap_or(0));
         Some(Self { call: call.id, tid: call.tid, start_ns: call.start_ns, end_ns, op })
     }
+
+    /// Whether it is known what it executes. A launch without a name may be that of any CUDA kernel.
+    pub(super) fn is_named(&self) -> bool {
+        !matches!(self.op, SubmittedOp::Kernel { name: None, .. })
+    }
 }
 
 fn transferred(transfer: &Transfer) -> Option<SubmittedOp> {

@@ -32,32 +32,46 @@ impl Walk {
         Self { next, clock_error_ns: CLOCK_ERROR_NS, passed: Vec::new() }
     }
 
-    /// The index of the submission that comes next and fits.
+    /// The index of the submission that comes next and fits. Of calls that overlap, one that is known to launch this CUDA
+    /// kernel is preferred to an earlier one that may.
     pub(super) fn step(&mut self, slots: &VecDeque<Slot>, executed: &Correlated) -> Option<usize> {
-        let fits = |index: usize| {
-            slots
-                .get(index)
-                .is_some_and(|slot| !slot.is_taken && executed.fits(&slot.submission, self.clock_error_ns))
-        };
-        if let Some(at) = self.passed.iter().position(|index| fits(*index)) {
-            return Some(self.passed.remove(at));
-        }
         while slots.get(self.next).is_some_and(|slot| slot.is_taken) {
             self.next += 1;
         }
-        let found = (self.next..self.next + Self::MOST_OVERLAPPING).find(|index| fits(*index))?;
-        let taken = &slots.get(found)?.submission;
-        let between = self.next..found;
-        let overlaps =
-            |passed: &Slot| passed.submission.end_ns > taken.start_ns && passed.submission.tid != taken.tid;
-        if !slots.range(between.clone()).all(|slot| slot.is_taken || overlaps(slot)) {
-            return None;
+        let mut unsure = None;
+        for index in self.passed.iter().copied().chain(self.next..self.next + Self::MOST_OVERLAPPING) {
+            let Some(slot) = slots.get(index) else { break };
+            if slot.is_taken || !executed.fits(&slot.submission, self.clock_error_ns) {
+                continue;
+            }
+            if index > self.next && !self.may_pass(slots, slot, index) {
+                break;
+            }
+            if slot.submission.is_named() {
+                return Some(self.take(slots, index));
+            }
+            unsure = unsure.or(Some(index));
         }
-        self.passed.extend(between);
+        unsure.map(|index| self.take(slots, index))
+    }
+
+    /// Whether all submissions before this one overlap it.
+    fn may_pass(&self, slots: &VecDeque<Slot>, taken: &Slot, index: usize) -> bool {
+        slots.range(self.next..index).all(|slot| slot.is_taken || overlaps(slot, taken))
+    }
+
+    fn take(&mut self, slots: &VecDeque<Slot>, index: usize) -> usize {
+        if index < self.next {
+            self.passed.retain(|passed| *passed != index);
+            return index;
+        }
+        self.passed.extend(self.next..index);
         // their correlation ids would be less than that of a call that began after their end
-        self.passed.retain(|index| slots.get(*index).is_some_and(overlaps));
-        self.next = found + 1;
-        Some(found)
+        let taken = slots.get(index);
+        let may_follow = |passed: &usize| slots.get(*passed).zip(taken).is_some_and(|(a, b)| overlaps(a, b));
+        self.passed.retain(may_follow);
+        self.next = index + 1;
+        index
     }
 
     /// How many of these, at most `most`, fit the submissions one after the other, if so many submissions without
@@ -83,4 +97,9 @@ impl Walk {
         }
         (executed.len().min(most), true)
     }
+}
+
+/// Whether a call of another thread had not returned when this one began.
+fn overlaps(passed: &Slot, taken: &Slot) -> bool {
+    passed.submission.end_ns > taken.submission.start_ns && passed.submission.tid != taken.submission.tid
 }
