@@ -12,6 +12,7 @@ use crate::recording::summary::{Summary, SummaryReport};
 use crate::stats::flame::{Flame, FlameNode};
 use crate::stats::trend::Trend;
 use crate::timeline::call_log::CallLog;
+use crate::timeline::execution_log::ExecutionLog;
 use crate::timeline::levels::{Level, Levels, Sample};
 use crate::timeline::nesting::{Nesting, Slice};
 use crate::timeline::{Timeline, TimelineReport};
@@ -50,6 +51,9 @@ pub struct ReplayReport {
     /// Individual calls, if they were requested.
     #[serde(skip)]
     pub calls: Arc<CallLog>,
+    /// Individual executions, if calls were requested.
+    #[serde(skip)]
+    pub executions: Arc<ExecutionLog>,
 }
 
 /// Takes in a trace. Memory is bounded no matter how long the trace is.
@@ -67,6 +71,7 @@ pub struct Replay {
     at_exit: HashMap<Tgid, u64>,
     site_memory: SiteMemory,
     calls: Option<CallLog>,
+    executions: ExecutionLog,
     slices: Vec<Slice>,
     samples: Vec<Sample>,
 }
@@ -102,7 +107,12 @@ impl Replay {
             }
             // the process has live memory from before the start of the trace
             Event::Process(process) if !process.live.is_empty() => self.name(process.tgid, &process.process),
-            Event::Execution(execution) => self.timeline.execution(execution),
+            Event::Execution(execution) => {
+                self.timeline.execution(execution);
+                if self.calls.is_some() {
+                    self.executions.take(execution);
+                }
+            }
             _ => {}
         }
         self.nesting.event(event, &mut self.slices);
@@ -136,6 +146,7 @@ impl Replay {
             more_live,
             sites: self.site_memory.report(),
             calls: Arc::new(self.calls.unwrap_or_default().finish()),
+            executions: Arc::new(self.executions.finish()),
         }
     }
 

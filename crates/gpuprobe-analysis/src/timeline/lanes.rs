@@ -49,6 +49,13 @@ impl Activity {
         Self::ALL.into_iter().find(|doing| doing.as_str() == of_trace).unwrap_or(Self::Other)
     }
 
+    pub fn of_execution(kind: &ExecutionKind) -> Self {
+        match kind {
+            ExecutionKind::Kernel { .. } | ExecutionKind::Graph => Self::Gpu,
+            ExecutionKind::Copy { .. } | ExecutionKind::Memset { .. } => Self::Transfer,
+        }
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -221,10 +228,7 @@ impl Timeline {
     /// Takes in an execution.
     pub fn execution(&mut self, execution: &Execution) {
         let lane = Lane::Gpu { gpu: execution.gpu, stream: execution.stream };
-        let doing = match execution.kind {
-            ExecutionKind::Kernel { .. } | ExecutionKind::Graph => Activity::Gpu,
-            ExecutionKind::Copy { .. } | ExecutionKind::Memset { .. } => Activity::Transfer,
-        };
+        let doing = Activity::of_execution(&execution.kind);
         let times = (execution.start_ns, execution.end_ns);
         let has_room = self.add_time((execution.tgid, lane), &execution.process, doing, times);
         self.calls_without_row += u64::from(!has_room);

@@ -1,6 +1,7 @@
 //! Calls and memory over time: calls nested by thread, lanes of threads and streams, and levels such as live bytes.
 
 pub mod call_log;
+pub mod execution_log;
 mod lanes;
 pub mod levels;
 pub mod nesting;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gpuprobe_analysis::ReplayReport;
 use gpuprobe_analysis::timeline::call_log::LoggedCall;
 use gpuprobe_analysis::timeline::{Activity, Lane};
-use gpuprobe_event::{Call, Outcome};
+use gpuprobe_event::{Call, Execution, ExecutionKind, Outcome};
 
 use super::lanes::Drawn;
 use super::svg::put;
@@ -14,6 +14,8 @@ use crate::units::{bytes, count, duration, fitted, printable};
 
 /// The size of the data. With the other parts, a page stays far below 20 MB.
 const MOST_BYTES: usize = 10 << 20;
+/// The size of the data of executions.
+const MOST_EXECUTION_BYTES: usize = 5 << 20;
 /// Characters of one text: a name, arguments or a frame.
 const MOST_CHARS: usize = 2000;
 
@@ -65,6 +67,7 @@ pub(super) fn calls(out: &mut String, report: &ReplayReport, drawn: &Drawn<'_>) 
         }
         embedded += u64::from(row(&mut rows, &mut texts, call, from_ns, drawn));
     }
+    executions(out, report, (&mut rows, &mut texts), drawn);
     let mut idle = String::new();
     for (stream, at) in &drawn.idle {
         for (start_ns, end_ns) in &stream.spans {
@@ -141,6 +144,73 @@ fn row(out: &mut String, texts: &mut Texts, logged: &LoggedCall, from_ns: u64, d
     true
 }
 
+/// Appends the executions, and says which there are.
+fn executions(
+    out: &mut String,
+    report: &ReplayReport,
+    (rows, texts): (&mut String, &mut Texts),
+    drawn: &Drawn<'_>,
+) {
+    let log = &report.executions;
+    let most = rows.len() + texts.list.len() + MOST_EXECUTION_BYTES;
+    let (mut embedded, mut left_out, mut left_out_ns) = (0_u64, log.left_out, log.left_out_ns);
+    for (at, one) in log.executions.iter().enumerate() {
+        if rows.len() + texts.list.len() > most {
+            left_out += (log.executions.len() - at) as u64;
+            left_out_ns = one.duration_ns();
+            break;
+        }
+        embedded += u64::from(execution(rows, texts, one, report.timeline.from_ns, drawn));
+    }
+    if left_out > 0 {
+        put!(
+            out,
+            "<p>This page has the {embedded} longest of {}, one by one: all that took longer than {}.</p>\n",
+            count(embedded.saturating_add(left_out), "execution", "executions"),
+            duration(left_out_ns)
+        );
+    }
+}
+
+/// Appends one execution. Returns `false` if its lane is not drawn.
+fn execution(out: &mut String, texts: &mut Texts, one: &Execution, from_ns: u64, drawn: &Drawn<'_>) -> bool {
+    let lane = Lane::Gpu { gpu: one.gpu, stream: one.stream };
+    let Some(lane) = drawn.index.get(&(one.tgid, lane)).copied() else { return false };
+    let (name, result) = (texts.number(shown(one.kind.title())), texts.number(details(one)));
+    let comma = if out.is_empty() { "" } else { "," };
+    put!(
+        out,
+        "{comma}[{lane},0,{},{},0,{},{name},0,0,{result}]",
+        one.start_ns.saturating_sub(from_ns),
+        one.duration_ns(),
+        Activity::of_execution(&one.kind) as usize
+    );
+    true
+}
+
+/// What is known about an execution besides its name.
+fn details(one: &Execution) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    if let ExecutionKind::Copy { direction, .. } = &one.kind
+        && direction.is_known()
+    {
+        parts.push(direction.as_str().to_owned());
+    }
+    parts.extend(one.kind.bytes().map(bytes));
+    if let ExecutionKind::Kernel { grid, block, .. } = &one.kind {
+        parts.push(format!("grid {}, block {}", dim(*grid), dim(*block)));
+    }
+    match one.submission {
+        Some(by) => parts.push(format!("queued {}, submitted by thread {}", duration(by.queued_ns), by.tid)),
+        None => parts.push("its submission was not found".to_owned()),
+    }
+    parts.join(", ")
+}
+
+fn dim([x, y, z]: [u32; 3]) -> String {
+    format!("({x},{y},{z})")
+}
+
 /// How the call ended and what it did, if there is more to say than that it succeeded.
 fn result(call: &Call) -> String {
     let mut parts: Vec<String> = Vec::new();
@@ -152,7 +222,6 @@ fn result(call: &Call) -> String {
     parts.extend(call.error.as_deref().map(shown));
     parts.extend(call.effect.size().map(bytes));
     if let Some(launch) = call.effect.launch() {
-        let dim = |[x, y, z]: [u32; 3]| format!("({x},{y},{z})");
         parts.extend(launch.grid.map(|grid| format!("grid {}", dim(grid))));
         parts.extend(launch.block.map(|block| format!("block {}", dim(block))));
     }

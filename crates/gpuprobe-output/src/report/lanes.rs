@@ -37,12 +37,14 @@ pub(super) struct Drawn<'a> {
     pub(super) idle: Vec<(&'a StreamIdle, usize)>,
     /// The length of the recording.
     span_ns: u64,
+    executions_left_out: u64,
 }
 
 impl<'a> Drawn<'a> {
     pub(super) fn new(report: &'a ReplayReport) -> Self {
         let (rows, hidden) = busiest(&report.timeline.rows);
-        let mut drawn = Self { hidden, span_ns: report.summary.span_ns(), ..Self::default() };
+        let (span_ns, executions_left_out) = (report.summary.span_ns(), report.executions.left_out);
+        let mut drawn = Self { hidden, span_ns, executions_left_out, ..Self::default() };
         let mut number = 0;
         for row in &rows {
             drawn.index.insert((row.tgid, row.lane), number);
@@ -89,7 +91,12 @@ pub(super) fn timeline(out: &mut String, report: &TimelineReport, drawn: &Drawn<
             Lane::Thread(_) | Lane::Driver(_) | Lane::Stream(_) => count(row.calls, "call", "calls"),
         };
         put!(out, "<div class=\"lane\" title=\"{name}: {calls}\">{name}</div>");
-        out.push_str("<div class=\"track\">");
+        match row.lane {
+            Lane::Gpu { .. } => {
+                put!(out, "<div class=\"track\" data-left=\"{}\">", drawn.executions_left_out)
+            }
+            Lane::Thread(_) | Lane::Driver(_) | Lane::Stream(_) => out.push_str("<div class=\"track\">"),
+        }
         put!(out, "<svg viewBox=\"0 0 {COLUMNS} 10\" preserveAspectRatio=\"none\" role=\"img\">");
         runs(out, &bins, (report.to_ns - report.from_ns).div_ceil(COLUMNS as u64).max(1));
         out.push_str("</svg></div>\n");

@@ -64,7 +64,7 @@ for (const button of document.querySelectorAll("th button")) {
 // The timeline. Times are nanoseconds from its start.
 const timeline = document.getElementById("timeline");
 const data = timeline ? JSON.parse(document.getElementById("calls").textContent) : { from: 0, span: 1, left: 0, texts: [], calls: [], idle: [] };
-const activities = ["memory", "transfer", "launch", "sync", "kernel", "other", "idle"];
+const activities = ["memory", "transfer", "launch", "sync", "kernel", "other", "gpu", "idle"];
 const rowHeight = 15, mostDepth = 6, shortest = 100, columns = 1500;
 const tracks = [...document.querySelectorAll(".track")].map((node) => {
   const canvas = document.createElement("canvas");
@@ -79,7 +79,7 @@ for (const [lane, stream, start, took, depth, doing, name = 0, op = 0, args = 0,
   if (stream) tracks[stream - 1].calls.push({ ...call, depth: 0, lane: stream - 1 });
 }
 for (const [lane, start, took] of data.idle) {
-  tracks[lane].calls.push({ lane, start, end: start + took, depth: 0, doing: 6, name: -1, op: 0, args: 0, result: 0, stack: 0 });
+  tracks[lane].calls.push({ lane, start, end: start + took, depth: 0, doing: 7, name: -1, op: 0, args: 0, result: 0, stack: 0 });
 }
 for (const track of tracks) {
   track.calls.sort((a, b) => a.start - b.start || a.depth - b.depth);

@@ -91,6 +91,7 @@ fn the_page_and_the_json() {
         ">GPU 0, stream 7<",
         "class=\"gpu\"",
         "in cudaStreamSynchronize",
+        "H2D, 1.0 MiB, queued 9.0 us, submitted by thread 4242",
         "<td class=\"name\">train: forward</td>",
     ] {
         assert!(page.contains(shown), "{shown}");
