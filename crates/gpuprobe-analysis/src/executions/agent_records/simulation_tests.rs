@@ -93,7 +93,7 @@ impl Simulation {
             let name = self.numbers.below(kernels);
             let gpu_ns = 1_000 + name * 900 + if kind == 2 { 5_000_000 } else { 0 };
             // every fourth launch has no name
-            let known = (kind % 4 > 0).then(|| format!("k{name}"));
+            let known = (!kind.is_multiple_of(4)).then(|| format!("k{name}"));
             let call = of_kernel(launch("cuLaunchKernel", None), known.as_deref());
             (call, Some(Activity { name: name + 1, ..Activity::default() }), gpu_ns)
         };
