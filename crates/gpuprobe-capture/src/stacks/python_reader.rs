@@ -167,18 +167,26 @@ type StackKey = (u16, u64);
 pub(crate) struct WaitingPython {
     stacks: HashMap<StackKey, Option<PythonStack>>,
     order: VecDeque<StackKey>,
-    /// Frames for which there was no room.
+    /// Stacks for whose frames there was no room: they need not wait for them.
+    without_room: VecDeque<StackKey>,
     dropped: u64,
 }
 
 impl WaitingPython {
     /// As many as arrive while the symbols of large libraries are read.
     const MAX: usize = 4096;
+    /// More than there are stacks in the ring.
+    const MAX_WITHOUT_ROOM: usize = 1 << 16;
 
     fn add(&mut self, key: StackKey, stack: Option<PythonStack>) {
         while self.order.len() >= Self::MAX {
-            let oldest = self.order.pop_front().and_then(|key| self.stacks.remove(&key));
-            self.dropped += u64::from(oldest.is_some());
+            let Some(oldest) = self.order.pop_front() else { break };
+            self.stacks.insert(oldest, None);
+            self.without_room.push_back(oldest);
+            self.dropped += 1;
+        }
+        while self.without_room.len() > Self::MAX_WITHOUT_ROOM {
+            self.without_room.pop_front().and_then(|oldest| self.stacks.remove(&oldest));
         }
         self.order.push_back(key);
         self.stacks.insert(key, stack);
@@ -204,14 +212,24 @@ mod tests {
         for id in 0..WaitingPython::MAX as u64 + 3 {
             waiting.add((1, id), None);
         }
-        assert_eq!((waiting.stacks.len(), waiting.order.len(), waiting.dropped), (4096, 4096, 3));
-        assert_eq!(
-            (waiting.take((1, 2)), waiting.take((2, 5))),
-            (None, None),
-            "dropped, and of another kind"
-        );
+        assert_eq!((waiting.stacks.len(), waiting.order.len(), waiting.dropped), (4099, 4096, 3));
+        assert_eq!((waiting.take((1, 2)), waiting.take((2, 5))), (Some(None), None), "dropped, not sent");
         assert_eq!(waiting.take((1, 5)), Some(None));
         assert_eq!((waiting.take((1, 5)), waiting.order.len()), (None, 4095));
+        for id in 0..2 * WaitingPython::MAX_WITHOUT_ROOM as u64 {
+            waiting.add((3, id), None);
+        }
+        let most = WaitingPython::MAX + WaitingPython::MAX_WITHOUT_ROOM;
+        assert!(waiting.stacks.len() <= most && waiting.without_room.len() <= most);
+    }
+
+    #[test]
+    fn a_stack_whose_frames_found_no_room_does_not_wait_for_them() {
+        let mut reader = PythonReader::new(None);
+        for id in 0..=WaitingPython::MAX as u64 {
+            reader.shared.lock().stacks.add((1, id), None);
+        }
+        assert_eq!((reader.take(1, 0), reader.unread()), (None, 1), "counted once");
     }
 
     #[test]
