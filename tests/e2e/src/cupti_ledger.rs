@@ -96,6 +96,21 @@ impl CuptiLedger {
         ledger
     }
 
+    /// Without the first so many records.
+    #[must_use]
+    pub fn since(&self, first: usize) -> Self {
+        let records = self.records.get(first..).unwrap_or_default().to_vec();
+        Self { records, changes: self.changes.clone() }
+    }
+
+    /// Without what was submitted after everything in this trace.
+    #[must_use]
+    pub fn until(&self, trace: &Recording) -> Self {
+        let last = trace.executions.iter().map(|it| it.correlation).max().unwrap_or_default();
+        let records = self.records.iter().filter(|it| it.execution.correlation <= last).cloned();
+        Self { records: records.collect(), changes: self.changes.clone() }
+    }
+
     /// The kinds that are enabled at the end.
     pub fn enabled(&self) -> BTreeSet<u64> {
         let mut enabled = BTreeSet::new();

@@ -18,9 +18,11 @@ pub(super) struct Activities {
 }
 
 impl Activities {
-    /// Compares the clocks for the first time.
+    /// Compares the clocks for the first time. Names are sent anew, because those who ask now may not be those who asked
+    /// before.
     pub(super) fn begin(&mut self, cupti: &Cupti) -> Result<(), Failure> {
         self.clock = Clock::default();
+        self.names = Names::default();
         cupti.timestamp()?;
         self.clock.sample(|| cupti.timestamp().ok());
         Ok(())

@@ -1,5 +1,10 @@
 //! GPU times: what the stand-in CUPTI reports is compared with its ledger.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod cupti_failures;
+mod endings;
+mod other_users;
 mod records;
+mod running;
 mod work;
+mod wrong_usage;
