@@ -1,10 +1,11 @@
 //! A fixed number of buffers. CUPTI asks for them on the program's threads, so handing out is one exchange of a bit.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-const BUFFERS: usize = u32::BITS as usize;
-pub(crate) const BUFFER_BYTES: usize = 1 << 20;
+const BUFFERS: usize = u64::BITS as usize;
+/// A thousand records of CUDA kernels. While a GPU is busy, CUPTI delivers only full buffers: larger ones come later.
+pub(crate) const BUFFER_BYTES: usize = 1 << 18;
 
 /// The pool of this process.
 pub(crate) static POOL: BufferPool = BufferPool::new();
@@ -13,8 +14,8 @@ pub(crate) static POOL: BufferPool = BufferPool::new();
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     first: AtomicPtr<u8>,
-    free: AtomicU32,
-    completed: AtomicU32,
+    free: AtomicU64,
+    completed: AtomicU64,
     valid_bytes: [AtomicUsize; BUFFERS],
     /// The place of a completed buffer in the order of their completion.
     order: [AtomicU64; BUFFERS],
@@ -35,8 +36,8 @@ impl BufferPool {
     const fn new() -> Self {
         Self {
             first: AtomicPtr::new(ptr::null_mut()),
-            free: AtomicU32::new(0),
-            completed: AtomicU32::new(0),
+            free: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
             valid_bytes: [const { AtomicUsize::new(0) }; BUFFERS],
             order: [const { AtomicU64::new(0) }; BUFFERS],
             completions: AtomicU64::new(0),
@@ -65,7 +66,7 @@ impl BufferPool {
         }
         self.completed.store(0, Ordering::Relaxed);
         self.first.store(memory.cast(), Ordering::Release);
-        self.free.store(u32::MAX, Ordering::Release);
+        self.free.store(u64::MAX, Ordering::Release);
         true
     }
 
@@ -86,7 +87,7 @@ impl BufferPool {
         let mut free = self.free.load(Ordering::Acquire);
         loop {
             let number = free.trailing_zeros();
-            if number == u32::BITS {
+            if number == u64::BITS {
                 return None;
             }
             let without = free & !(1 << number);
