@@ -16,6 +16,8 @@ pub(crate) const NAME: &CStr = c"gpuprobe-agent";
 const STACK_BYTES: usize = 1 << 20;
 /// How soon a change of the semaphores is noticed.
 const POLL_PERIOD: Duration = Duration::from_millis(100);
+/// The same while CUDA graphs are recorded as a whole: a profiler that begins now must get their nodes.
+const WHOLE_GRAPHS_PERIOD: Duration = Duration::from_millis(5);
 /// A thread begins within microseconds.
 const LONGEST_START: Duration = Duration::from_secs(1);
 
@@ -55,6 +57,7 @@ fn run(agent: &Agent, started: &SyncSender<u32>) {
     }
     while !guard::is_off() && !at_exit::is_over() {
         let seen = wakeup::AGENT.number();
+        let mut period = POLL_PERIOD;
         agent.with_collector(|collector| {
             if at_exit::is_due() {
                 collector.finish();
@@ -62,7 +65,10 @@ fn run(agent: &Agent, started: &SyncSender<u32>) {
             } else {
                 collector.step(agent.is_cuda_used());
             }
+            if collector.records_whole_graphs() {
+                period = WHOLE_GRAPHS_PERIOD;
+            }
         });
-        wakeup::AGENT.wait(seen, POLL_PERIOD);
+        wakeup::AGENT.wait(seen, period);
     }
 }

@@ -18,7 +18,7 @@ fn printed(stdout: &str) -> Value {
 
 #[test]
 fn from_cu_init_on_every_operation_is_emitted() {
-    let finished = work(&["--threads", "4", "--operations", "2000"]).env("TAP_BEFORE", "emit").run();
+    let finished = work(&["--threads", "4", "--operations", "2000"]).env("TAP_BEFORE", "collect").run();
     finished.assert_complete();
     let states = finished.states();
     assert_eq!(states.len(), 1);
@@ -37,7 +37,7 @@ fn from_cu_init_on_every_operation_is_emitted() {
 
 #[test]
 fn each_node_is_emitted_if_that_is_asked_for() {
-    let finished = work(&["--operations", "200"]).env("TAP_BEFORE", "emit,nodes").run();
+    let finished = work(&["--operations", "200"]).env("TAP_BEFORE", "collect,nodes").run();
     finished.assert_complete();
     assert_eq!(finished.states()[0].graphs, GraphRecords::Nodes);
     let totals = printed(&finished.stdout);
@@ -47,7 +47,7 @@ fn each_node_is_emitted_if_that_is_asked_for() {
 
 #[test]
 fn nodes_can_be_asked_for_later() {
-    let host = work(&["--operations", "600", "--pause", "1000"]).env("TAP_BEFORE", "emit");
+    let host = work(&["--operations", "600", "--pause", "1000"]).env("TAP_BEFORE", "collect");
     let finished = host.env("TAP_STEPS", "200:nodes:1").run();
     finished.assert_complete();
     let graphs: Vec<GraphRecords> = finished.states().iter().map(|state| state.graphs).collect();
@@ -58,7 +58,7 @@ fn nodes_can_be_asked_for_later() {
 #[test]
 fn a_probe_can_be_attached_to_a_running_program() {
     let host = work(&["--operations", "800", "--pause", "1000"]);
-    let finished = host.env("TAP_STEPS", "200:emit:1").run();
+    let finished = host.env("TAP_STEPS", "200:collect:1").run();
     finished.assert_complete();
     assert!(finished.ledger_records(false).count() > 100);
     assert_eq!(finished.changes("enabled"), [10, 1, 2, 22]);
@@ -68,7 +68,7 @@ fn a_probe_can_be_attached_to_a_running_program() {
 
 #[test]
 fn the_thread_begins_if_that_is_too_early_during_cu_init() {
-    let host = work(&["--operations", "500", "--pause", "1000"]).env("TAP_BEFORE", "emit");
+    let host = work(&["--operations", "500", "--pause", "1000"]).env("TAP_BEFORE", "collect");
     let finished = host.env("STANDIN_CUPTI", "early").run();
     finished.assert_complete();
     let states = finished.states();
@@ -78,8 +78,8 @@ fn the_thread_begins_if_that_is_too_early_during_cu_init() {
 
 #[test]
 fn attaching_and_detaching_loses_nothing_and_graphs_are_whole_only_at_first() {
-    let steps = ["250:emit:0", "250:emit:1"].repeat(5).join(",");
-    let host = work(&["--operations", "3000", "--pause", "1000"]).env("TAP_BEFORE", "emit");
+    let steps = ["250:collect:0", "250:collect:1"].repeat(5).join(",");
+    let host = work(&["--operations", "3000", "--pause", "1000"]).env("TAP_BEFORE", "collect");
     let finished = host.env("TAP_STEPS", &steps).run();
     finished.assert_complete();
     let states = finished.states();
@@ -99,8 +99,9 @@ fn names_and_the_state_come_again() {
             |record: &&AgentRecord| matches!(record, AgentRecord::Name { text, .. } if text == "gemm");
         finished.records.iter().filter(is_gemm).count()
     };
-    let work = |operations| work(&["--operations", operations, "--pause", "1000"]).env("TAP_BEFORE", "emit");
-    let for_a_second_probe = work("1000").env("TAP_STEPS", "500:emit:2").run();
+    let work =
+        |operations| work(&["--operations", operations, "--pause", "1000"]).env("TAP_BEFORE", "collect");
+    let for_a_second_probe = work("1000").env("TAP_STEPS", "500:collect:2").run();
     let after_a_while = work("2500").run();
     for finished in [for_a_second_probe, after_a_while] {
         finished.assert_complete();
@@ -111,12 +112,12 @@ fn names_and_the_state_come_again() {
 
 #[test]
 fn it_lets_go_and_touches_nothing_but_graphs() {
-    let host = work(&["--operations", "800", "--pause", "1000"]).env("TAP_BEFORE", "emit");
-    let finished = host.env("TAP_STEPS", "300:let_go:1,200:emit:0").run();
+    let host = work(&["--operations", "800", "--pause", "1000"]).env("TAP_BEFORE", "collect");
+    let finished = host.env("TAP_STEPS", "300:let_go:1,200:collect:0").run();
     let collections: Vec<Collection> = finished.states().iter().map(|state| state.collection).collect();
     assert_eq!(collections, [Collection::Collecting, Collection::LetGo]);
     assert_eq!(finished.changes("disabled"), [51]);
-    let refused = work(&[]).env("TAP_BEFORE", "emit,let_go").run();
+    let refused = work(&[]).env("TAP_BEFORE", "collect,let_go").run();
     assert_eq!(refused.states()[0].collection, Collection::LetGo);
     assert!(refused.ledger.is_empty());
 }
@@ -129,7 +130,8 @@ fn without_a_probe_it_only_sleeps() {
 
 #[test]
 fn a_child_has_nothing_of_it() {
-    let finished = work(&["--operations", "500", "--pause", "500", "--fork"]).env("TAP_BEFORE", "emit").run();
+    let finished =
+        work(&["--operations", "500", "--pause", "500", "--fork"]).env("TAP_BEFORE", "collect").run();
     finished.assert_complete();
     assert_eq!(finished.states().len(), 1);
 }
@@ -142,7 +144,7 @@ fn one_agent_is_enough() {
     for second in [copy, agent()] {
         let program = standins().workload("gpu_work");
         let host = Host::with_agents(&program, &["--hold", "300"], &[agent(), second]);
-        let finished = host.env("TAP_BEFORE", "emit").run();
+        let finished = host.env("TAP_BEFORE", "collect").run();
         finished.assert_complete();
         assert_eq!(finished.states().len(), 1);
     }

@@ -6,12 +6,10 @@ use std::fs;
 use std::process::Command;
 
 use common::{Finished, Host, agent, standins};
-use gpuprobe_event::agent::{
-    Collection, EMIT, EMIT_SEMAPHORE, LET_GO, LET_GO_SEMAPHORE, LIBRARY, NODES, NODES_SEMAPHORE,
-};
+use gpuprobe_event::agent::{AgentRequest, Collection, EMIT, LIBRARY};
 
 fn work(arguments: &[&str]) -> Host {
-    Host::new(&standins().workload("gpu_work"), arguments).env("TAP_BEFORE", "emit")
+    Host::new(&standins().workload("gpu_work"), arguments).env("TAP_BEFORE", "collect")
 }
 
 /// Everything that was enabled was disabled again.
@@ -92,7 +90,7 @@ fn a_process_without_cupti_is_refused() {
     for name in ["gpu_work", "libcuda.so.1", "libcudart.so.12"] {
         fs::copy(standins.dir.join(name), folder.path().join(name)).expect("a copy");
     }
-    let finished = Host::new(&folder.path().join("gpu_work"), &[]).env("TAP_BEFORE", "emit").run();
+    let finished = Host::new(&folder.path().join("gpu_work"), &[]).env("TAP_BEFORE", "collect").run();
     let state = finished.states()[0];
     assert_eq!((state.collection, state.code), (Collection::Refused, 0));
     assert!(state.text.starts_with("there is no libcupti.so.12"), "{}", state.text);
@@ -140,11 +138,12 @@ fn the_library_has_what_a_probe_needs() {
         let row = symbols.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
         row.into_iter().find(|row| row.last() == Some(&name)).unwrap_or_else(|| panic!("{name} is missing"))
     };
-    for name in [EMIT_SEMAPHORE, NODES_SEMAPHORE, LET_GO_SEMAPHORE] {
+    for name in AgentRequest::ALL.map(AgentRequest::semaphore) {
         let row = symbol(name);
         assert_eq!((row[2], row[3], row[6]), ("2", "OBJECT", index), "{row:?}");
     }
-    let addresses = [EMIT, NODES, LET_GO].map(|name| {
+    let [collect, nodes, let_go] = AgentRequest::ALL.map(AgentRequest::function);
+    let addresses = [EMIT, collect, nodes, let_go].map(|name| {
         let row = symbol(name);
         assert!(row[3] == "FUNC" && row[2] != "0", "{row:?}");
         row[1]

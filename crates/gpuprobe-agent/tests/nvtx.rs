@@ -54,7 +54,7 @@ fn of_name<'f>(finished: &'f Finished, name: &str) -> Vec<&'f RangeRecord> {
 
 #[test]
 fn every_range_is_emitted_with_its_name_domain_and_thread() {
-    let finished = program(&["--threads", "4", "--rounds", "100"]).env("TAP_BEFORE", "emit").run();
+    let finished = program(&["--threads", "4", "--rounds", "100"]).env("TAP_BEFORE", "collect").run();
     assert_eq!(lines(&finished)[0]["attached"], true);
     assert_eq!(found(&finished), expected(&finished));
     finished.assert_complete();
@@ -73,7 +73,7 @@ fn every_range_is_emitted_with_its_name_domain_and_thread() {
 #[test]
 fn ranges_that_began_before_the_probe_are_not_guessed() {
     let host = program(&["--threads", "1", "--rounds", "300", "--pause", "2000"]);
-    let finished = host.env("TAP_STEPS", "300:emit:1,300:emit:0").run();
+    let finished = host.env("TAP_STEPS", "300:collect:1,300:collect:0").run();
     let rounds = of_name(&finished, "step").len();
     assert!((10..250).contains(&rounds), "{rounds}");
     for name in ["vorwärts", "backward", "fetch"] {
@@ -90,7 +90,7 @@ fn ranges_that_began_before_the_probe_are_not_guessed() {
 #[test]
 fn ranges_for_which_there_is_no_room_are_counted() {
     // a thousand ranges can be open at once
-    let finished = program(&["--threads", "2", "--rounds", "2000"]).env("TAP_BEFORE", "emit").run();
+    let finished = program(&["--threads", "2", "--rounds", "2000"]).env("TAP_BEFORE", "collect").run();
     let all: u64 = expected(&finished).values().sum();
     let emitted: u64 = found(&finished).values().sum();
     let dropped = finished.headers.last().map_or(0, |header| header.dropped);

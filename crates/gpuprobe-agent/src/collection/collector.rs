@@ -86,6 +86,10 @@ impl Collector {
         self.activities.outbox.send();
     }
 
+    pub(crate) fn records_whole_graphs(&self) -> bool {
+        matches!(self.phase, Phase::Collecting(_)) && self.state.graphs == GraphRecords::Whole
+    }
+
     /// Does what is due.
     pub(crate) fn step(&mut self, cuda_is_used: bool) {
         let request = look();

@@ -45,7 +45,9 @@ impl ThreadVerdict {
         match thread.has_returned {
             Some(true) => return Self::Moving,
             // also if other threads change what its callers see
-            Some(false) if is_mostly_in_one_place(&readable) => return Self::Stuck.if_long_enough(&all),
+            Some(false) if mostly_in_one_place(&readable).is_some() => {
+                return Self::Stuck.if_long_enough(&all);
+            }
             _ => {}
         }
         match lasts_longer(thread, span_ns(&all)) {
@@ -99,26 +101,26 @@ fn is_in_one_place_of_call(samples: &[&ThreadSample]) -> bool {
     calls.is_some_and(|calls| !calls.is_empty() && all_equal(calls.into_iter().map(identity)))
 }
 
-/// The same, apart from some samples of a thread that ran: their frames may be wrong.
-fn is_mostly_in_one_place(samples: &[&ThreadSample]) -> bool {
+/// Those of the samples that are in a call at the same place, if they are the most. The frames of a thread that ran may be
+/// wrong, so some others may seem to be elsewhere in a GPU library.
+fn mostly_in_one_place<'s>(samples: &[&'s ThreadSample]) -> Option<Vec<&'s ThreadSample>> {
     let place = |sample: &ThreadSample| {
         call_of(&sample.stack).map(|call| (call.api, call.function.clone(), call.slot))
     };
-    let Some(most) = samples
-        .iter()
-        .filter_map(|sample| place(sample))
-        .max_by_key(|found| samples.iter().filter(|sample| place(sample).as_ref() == Some(found)).count())
-    else {
-        return false;
-    };
+    let at = |wanted: &_| samples.iter().filter(|sample| place(sample).as_ref() == Some(wanted)).count();
+    let most = samples.iter().filter_map(|sample| place(sample)).max_by_key(at)?;
     let (same, other): (Vec<&ThreadSample>, Vec<&ThreadSample>) =
         samples.iter().partition(|sample| place(sample).as_ref() == Some(&most));
-    same.len() > other.len() && same.len() > 1 && other.iter().all(|sample| sample.stack.is_torn)
+    let may_be_wrong = |sample: &&ThreadSample| sample.stack.is_torn && call_of(&sample.stack).is_some();
+    (same.len() > other.len() && same.len() > 1 && other.iter().all(may_be_wrong)).then_some(same)
 }
 
 fn is_in_one_call(samples: &[&ThreadSample]) -> bool {
-    is_in_one_place_of_call(samples)
-        && (did_not_run(samples) || all_equal(samples.iter().map(|sample| sample.caller_state)))
+    if is_in_one_place_of_call(samples) && did_not_run(samples) {
+        return true;
+    }
+    let same = mostly_in_one_place(samples);
+    same.is_some_and(|same| all_equal(same.iter().map(|sample| sample.caller_state)))
 }
 
 /// What distinguishes a call from another one of the same thread.

@@ -51,6 +51,25 @@ fn a_thread_that_spins_or_polls_in_one_call_is_stuck() {
 }
 
 #[test]
+fn frames_of_a_spinning_thread_may_be_wrong_in_some_samples() {
+    let spinning = |at, stack: &ThreadStack| {
+        let mut sample = asleep(at, &ThreadStack { is_torn: true, ..stack.clone() });
+        (sample.state, sample.cpu_ns, sample.waits) = ('R', at, at);
+        sample
+    };
+    let wrong = stack_in("libcuda.so.1", 1, 0x7100);
+    let seen = |other: &ThreadStack| {
+        let (second, third) = (spinning(SECOND / 2, other), spinning(SECOND, &sync()));
+        let mut thread = thread(1, vec![spinning(0, &sync()), second, third]);
+        let without = ThreadVerdict::of(&thread);
+        thread.has_returned = Some(false);
+        (without, ThreadVerdict::of(&thread))
+    };
+    assert_eq!(seen(&wrong), (Stuck, Stuck));
+    assert_eq!(seen(&stack_outside(3)), (Moving, Moving), "wrong frames do not lead out of GPU libraries");
+}
+
+#[test]
 fn another_call_is_a_move() {
     for other in [
         stack_in("cuCtxSynchronize", 1, 0x7f00),

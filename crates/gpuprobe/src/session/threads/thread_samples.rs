@@ -28,7 +28,7 @@ pub(crate) fn sample(
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
         sampler.sample(processes)?;
         // a later watch would see too little
-        if round <= samples / 4 && samples > 1 {
+        if round <= samples / 3 && samples > 1 {
             sampler.watch_returns();
         }
         if round == 0 {
