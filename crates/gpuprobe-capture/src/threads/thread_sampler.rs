@@ -71,8 +71,18 @@ struct Thread {
     samples: Vec<UnnamedSample>,
     last_round: u64,
     watch: Option<ReturnWatch>,
-    /// A GPU call that was seen on its stack while it ran, and that stack.
-    known: Option<(CallPlace, SharedNative)>,
+    known: Option<KnownCall>,
+}
+
+/// A GPU call that was seen on the stack of a thread that runs.
+#[derive(Debug)]
+struct KnownCall {
+    place: CallPlace,
+    /// The stack with it.
+    native: SharedNative,
+    /// The first and the last round in which the frames led to it.
+    first_round: u64,
+    last_round: u64,
 }
 
 /// A sample before its frames are named, which may take long.
@@ -88,6 +98,8 @@ struct UnnamedSample {
     seen: u64,
     /// The stack pointer, and the memory from there on.
     memory: (u64, Vec<u8>),
+    /// The return address of the known call was where it was.
+    is_held: bool,
     native: SharedNative,
     python: SharedPython,
 }
@@ -161,23 +173,29 @@ impl ThreadSampler {
 
     /// Whether the last sample of a thread says where it is.
     fn is_clear(&mut self, key: ThreadKey) -> bool {
+        let round = self.rounds;
         let Some(thread) = self.threads.get_mut(&key) else { return true };
         let Some(last) = thread.samples.last_mut().filter(|last| last.state == 'R') else { return true };
         let placement = self.resolver.placement(key.0, &last.native);
-        if placement == Placement::Outside {
-            return true;
-        }
-        match (&thread.known, placement) {
-            // what is further out than the call does not change while it lasts
-            (Some((place, native)), _) if last.holds(*place) => {
-                last.native = Arc::clone(native);
-                true
+        if let Some(known) = &mut thread.known {
+            last.is_held = last.holds(known.place);
+            if placement == Placement::In(known.place) {
+                known.last_round = round;
+                return true;
             }
-            (_, Placement::In(place)) => {
-                thread.known = Some((place, Arc::clone(&last.native)));
+            // other frames may be those of earlier calls, whose return addresses are still there
+            if last.is_held {
+                return false;
+            }
+        }
+        match placement {
+            Placement::Outside => true,
+            Placement::Unclear => false,
+            Placement::In(place) => {
+                let native = Arc::clone(&last.native);
+                thread.known = Some(KnownCall { place, native, first_round: round, last_round: round });
                 false
             }
-            _ => false,
         }
     }
 
@@ -214,6 +232,7 @@ impl ThreadSampler {
             waits: head.waits,
             seen,
             memory: (head.stack_pointer, memory),
+            is_held: false,
             native,
             python,
         }
@@ -244,7 +263,8 @@ impl ThreadSampler {
         let mut threads: Vec<_> = std::mem::take(&mut self.threads).into_iter().collect();
         threads.sort_by_key(|(key, _)| *key);
         let mut names = Names::default();
-        for ((tgid, tid, _), thread) in threads {
+        for ((tgid, tid, _), mut thread) in threads {
+            thread.settle();
             let (problem, python_problem) = self.resolver.problems(tgid);
             let process = processes.entry(tgid).or_insert_with(|| SampledThreads {
                 tgid,
@@ -272,6 +292,17 @@ impl ThreadSampler {
 impl Thread {
     fn new(name: String) -> Self {
         Self { name, samples: Vec::new(), last_round: 0, watch: None, known: None }
+    }
+
+    /// What is further out than a GPU call does not change while it lasts. If the call was on the stack in one round and in
+    /// a later one, samples between them whose return address is in its place are in the call, whatever their frames are.
+    fn settle(&mut self) {
+        let Some(known) = self.known.as_ref().filter(|known| known.first_round < known.last_round) else {
+            return;
+        };
+        for sample in self.samples.iter_mut().filter(|sample| sample.is_held) {
+            sample.native = Arc::clone(&known.native);
+        }
     }
 }
 

@@ -324,9 +324,15 @@ impl Probes {
 
     /// Probes what a process has mapped. Returns the number of new libraries.
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
+        let libraries = self.attach_libraries_of(tgid)?;
+        // afterwards, so that the calls of all executions are seen
         if let Some(gpu_times) = &mut self.gpu_times {
             gpu_times.agents.consider(tgid, &mut self.capture);
         }
+        Ok(libraries)
+    }
+
+    fn attach_libraries_of(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
         let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
         let new = self.attach_scan(scan);
         if !new.library_removed {
