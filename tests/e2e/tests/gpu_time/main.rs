@@ -3,8 +3,8 @@
 
 mod cupti_failures;
 mod endings;
+mod impossible_gpu_times;
 mod other_users;
 mod records;
 mod running;
 mod work;
-mod wrong_usage;

@@ -7,7 +7,7 @@ use gpuprobe_event::agent::{Collection, GraphRecords};
 
 use crate::work::{Work, collections, options};
 
-/// Calls of different threads that overlap cannot always be told apart: so many of their executions may be without the
+/// Calls of different threads that overlap cannot always be distinguished: so many of their executions may be without the
 /// right call.
 const MOST_MISJUDGED: f64 = 0.05;
 
