@@ -150,3 +150,25 @@ fn the_library_has_what_a_probe_needs() {
     });
     assert!(addresses[0] != addresses[1] && addresses[1] != addresses[2] && addresses[0] != addresses[2]);
 }
+
+#[test]
+fn the_semaphores_are_mapped_only_once() {
+    let output = |arguments: &[&str]| {
+        let output = Command::new("readelf").args(arguments).arg(agent()).output().expect("readelf");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("a number");
+    let sections = output(&["-SW"]);
+    let probes = sections.lines().find_map(|line| line.split_once(" .probes ")).expect("the section").1;
+    let offset = hex(probes.split_whitespace().nth(2).expect("its offset"));
+    let segments = output(&["-lW"]);
+    let rows = segments.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // whole pages are mapped, and the Linux kernel takes the first writable mapping of an offset
+    let maps = |row: &Vec<&str>| {
+        let page = hex(row[row.len() - 1]);
+        let (begin, end) = (hex(row[1]) / page * page, (hex(row[1]) + hex(row[4])).next_multiple_of(page));
+        (begin..end).contains(&offset)
+    };
+    let writable = rows.filter(|row| row.first() == Some(&"LOAD") && row.contains(&"RW"));
+    assert_eq!(writable.filter(maps).count(), 1, "{segments}");
+}
