@@ -29,7 +29,7 @@ unit: ## Tests that need no root
 	@scripts/setup test
 	cargo test
 
-fuzz: ## Every parser on made-up input, forty seconds each (FUZZ_SECONDS=40)
+fuzz: ## Every parser on made-up input, twenty seconds each (FUZZ_SECONDS=20)
 	@scripts/setup test
 	@scripts/test fuzz
 

@@ -5,8 +5,8 @@
  *   TAP_AGENT    the agent's file, or several, separated by colons
  *   TAP_OUTPUT   gets each batch after its length, four bytes
  *   TAP_BEFORE   semaphores that are set before the agent is initialized, such as collect,nodes
- *   TAP_STEPS    what happens later: 200:collect:1,500:collect:0 are milliseconds to wait, a semaphore and its
- * value
+ *   TAP_STEPS    what happens later: 200:collect:1,500:collect:0 are milliseconds to wait, a semaphore and
+ *                its value
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

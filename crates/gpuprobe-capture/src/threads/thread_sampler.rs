@@ -99,7 +99,7 @@ struct UnnamedSample {
     /// The stack pointer, and the memory from there on.
     memory: (u64, Vec<u8>),
     /// The return address of the known call was where it was.
-    is_held: bool,
+    has_known_call: bool,
     native: SharedNative,
     python: SharedPython,
 }
@@ -178,13 +178,13 @@ impl ThreadSampler {
         let Some(last) = thread.samples.last_mut().filter(|last| last.state == 'R') else { return true };
         let placement = self.resolver.placement(key.0, &last.native);
         if let Some(known) = &mut thread.known {
-            last.is_held = last.holds(known.place);
+            last.has_known_call = last.holds(known.place);
             if placement == Placement::In(known.place) {
                 known.last_round = round;
                 return true;
             }
             // other frames may be those of earlier calls, whose return addresses are still there
-            if last.is_held {
+            if last.has_known_call {
                 return false;
             }
         }
@@ -232,7 +232,7 @@ impl ThreadSampler {
             waits: head.waits,
             seen,
             memory: (head.stack_pointer, memory),
-            is_held: false,
+            has_known_call: false,
             native,
             python,
         }
@@ -300,7 +300,7 @@ impl Thread {
         let Some(known) = self.known.as_ref().filter(|known| known.first_round < known.last_round) else {
             return;
         };
-        for sample in self.samples.iter_mut().filter(|sample| sample.is_held) {
+        for sample in self.samples.iter_mut().filter(|sample| sample.has_known_call) {
             sample.native = Arc::clone(&known.native);
         }
     }
