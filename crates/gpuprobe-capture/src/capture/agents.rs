@@ -6,7 +6,7 @@ use gpuprobe_event::agent::AgentRequest;
 
 use super::Capture;
 use crate::error::CaptureError;
-use crate::ring::agent_ring::AgentReport;
+use crate::ring::agent_ring::{AgentReport, AgentRing};
 
 impl Capture {
     /// Reads the batches of an agent from now on. Needs [`crate::CaptureConfig::gpu_time`].
@@ -41,7 +41,7 @@ impl Capture {
 
     /// What agents have reported since the last time.
     pub fn take_agent_reports(&self) -> Result<Vec<AgentReport>, CaptureError> {
-        self.agents.as_ref().map_or_else(|| Ok(Vec::new()), |agents| agents.read())
+        self.agents.as_ref().map_or_else(|| Ok(Vec::new()), AgentRing::read)
     }
 
     /// Forgets the agent of an exited process.
