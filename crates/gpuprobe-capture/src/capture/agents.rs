@@ -26,6 +26,9 @@ impl Capture {
         agent: &AgentLibrary,
         request: AgentRequest,
     ) -> Result<(), CaptureError> {
+        if let Some(agents) = &self.agents {
+            agents.watch(tgid);
+        }
         self.attacher.uprobes.request(tgid, agent, request)
     }
 

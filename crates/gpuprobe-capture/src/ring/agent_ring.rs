@@ -1,7 +1,7 @@
 //! Reads the ring of batches that agents inside of processes report.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
@@ -36,6 +36,8 @@ pub(crate) struct AgentRing {
 
 #[derive(Debug, Default)]
 struct Received {
+    /// Processes whose agents were asked. The probes also get what others have asked the agents of other processes for.
+    watched: HashSet<Tgid>,
     reports: Vec<AgentReport>,
     /// What the last batch of each agent said.
     headers: HashMap<Tgid, BatchHeader>,
@@ -72,8 +74,15 @@ impl AgentRing {
         Ok(std::mem::take(&mut self.received.borrow_mut().reports))
     }
 
+    /// Takes what comes from this process from now on.
+    pub(crate) fn watch(&self, tgid: Tgid) {
+        self.received.borrow_mut().watched.insert(tgid);
+    }
+
     pub(crate) fn forget(&self, tgid: Tgid) {
-        self.received.borrow_mut().headers.remove(&tgid);
+        let mut received = self.received.borrow_mut();
+        received.headers.remove(&tgid);
+        received.watched.remove(&tgid);
     }
 
     /// Records that were lost before they came here, and batches that are none.
@@ -92,6 +101,9 @@ impl Received {
         };
         let head: gp_agent_record = from_bytes(head);
         let (tgid, tid) = (Tgid(head.tgid), Tid(head.tid));
+        if !self.watched.contains(&tgid) {
+            return;
+        }
         let content = if head.probe == number::AGENT_EMIT {
             let batch = rest.get(..head.length as usize).unwrap_or(rest);
             self.batch(tgid, batch)
@@ -136,9 +148,22 @@ mod tests {
         record(number::AGENT_EMIT, encoder.finish(&header))
     }
 
+    fn received() -> Received {
+        Received { watched: HashSet::from([Tgid(7)]), ..Received::default() }
+    }
+
+    #[test]
+    fn what_comes_from_other_processes_is_not_counted() {
+        let mut received = Received::default();
+        received.take(&batch(BatchHeader { sequence: 1, dropped: 0, unknown: 0 }));
+        received.take(&batch(BatchHeader { sequence: 2, dropped: 5, unknown: 5 }));
+        received.take(&record(number::AGENT_EMIT, b"no batch"));
+        assert_eq!((received.reports.len(), received.losses.total()), (0, 0));
+    }
+
     #[test]
     fn what_an_agent_dropped_is_counted_once() {
-        let mut received = Received::default();
+        let mut received = received();
         for dropped in [5, 5, 9] {
             received.take(&batch(BatchHeader { sequence: dropped, dropped, unknown: 0 }));
         }
@@ -153,7 +178,7 @@ mod tests {
 
     #[test]
     fn other_bytes_are_counted_and_another_user_of_cupti_is_reported() {
-        let mut received = Received::default();
+        let mut received = received();
         received.take(&[1, 2, 3]);
         received.take(&record(number::AGENT_EMIT, b"no batch"));
         received.take(&record(number::AGENT_CUPTI, b""));
