@@ -58,7 +58,9 @@ fn a_request_while_the_probes_are_attached_is_answered_later() {
 
 #[bpf_test]
 fn the_command_of_memory_gets_it() {
-    let mut memory = Talk::start(&mut gpuprobe(&["memory", "--", "sleep", "60"]));
+    // tests that run in the background of a shell inherit that it is ignored
+    let command = ["memory", "--", "env", "--default-signal=QUIT", "sleep", "60"];
+    let mut memory = Talk::start(&mut gpuprobe(&command));
     let children = format!("/proc/{0}/task/{0}/children", memory.pid());
     until(PATIENCE, "the command runs", || {
         let children = fs::read_to_string(&children).ok()?;
