@@ -9,6 +9,7 @@ use gpuprobe_capture::{AgentContent, AgentReport, Capture, CaptureError};
 use gpuprobe_discover::{AgentLibrary, gpu_time_libraries};
 use gpuprobe_event::agent::{AgentRecord, AgentRequest, Collection};
 use gpuprobe_event::{Tgid, Tid};
+use gpuprobe_output::units::printable;
 
 use crate::terminal::notes::note;
 
@@ -105,7 +106,7 @@ impl Agents {
         for report in &reports {
             let Some(agent) = self.processes.get_mut(&report.tgid) else { continue };
             match &report.content {
-                AgentContent::Batch(_, records) => agent.note(records),
+                AgentContent::Batch(_, records) => agent.note(report.tgid, records),
                 AgentContent::UsesCupti => agent.make_let_go(report, capture)?,
             }
         }
@@ -122,6 +123,13 @@ impl Agents {
         {
             capture.rest(Duration::from_millis(5));
             reports.extend(self.take(capture)?);
+        }
+        for (tgid, _) in
+            self.processes.iter().filter(|(tgid, agent)| agent.is_collecting() && is_running(**tgid))
+        {
+            note!(
+                "gpuprobe: the last GPU times of process {tgid} are missing: its agent did not stop in time"
+            );
         }
         Ok(reports)
     }
@@ -145,14 +153,18 @@ fn ask(tgid: Tgid, library: &AgentLibrary, nodes: bool, capture: &mut Capture) -
 }
 
 impl Agent {
-    fn note(&mut self, records: &[AgentRecord]) {
+    fn note(&mut self, tgid: Tgid, records: &[AgentRecord]) {
         let states = records.iter().filter_map(|record| match record {
             AgentRecord::State(state) => Some(state),
             _ => None,
         });
         for state in states {
             self.tid = Some(Tid(state.tid));
-            self.collection = Some(state.collection);
+            // the agent sends its state again and again
+            let is_new = self.collection.replace(state.collection) != Some(state.collection);
+            if is_new && matches!(state.collection, Collection::Refused | Collection::Failed) {
+                note!("gpuprobe: no GPU times of process {tgid}: {}", printable(&state.text));
+            }
         }
     }
 
