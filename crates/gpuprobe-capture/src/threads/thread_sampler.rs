@@ -26,6 +26,11 @@ const MOST_WATCHED: usize = 512;
 const LOOKS: u32 = 16;
 /// Longer than the interval of the timer interrupt, which is when the registers of a thread that runs are saved.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// So many looks of a round must show that a thread that runs is outside of GPU calls, or in one and the same.
+const LOOKS_OUTSIDE: u32 = 4;
+const LOOKS_INSIDE: u32 = 2;
+/// GPU calls on the stack of one thread that are remembered.
+const MOST_CALLS: usize = 16;
 
 /// The threads of one process.
 #[derive(Debug)]
@@ -71,16 +76,21 @@ struct Thread {
     samples: Vec<UnnamedSample>,
     last_round: u64,
     watch: Option<ReturnWatch>,
-    known: Option<KnownCall>,
+    /// GPU calls that were seen on its stack while it ran.
+    calls: Vec<SeenCall>,
+    /// Looks of the last round that saw no GPU call.
+    outside: u32,
 }
 
-/// A GPU call that was seen on the stack of a thread that runs.
+/// A GPU call that was seen on the stack of a thread that runs. It may be an earlier one, whose return addresses are
+/// still there.
 #[derive(Debug)]
-struct KnownCall {
+struct SeenCall {
     place: CallPlace,
     /// The stack with it.
     native: SharedNative,
-    /// The first and the last round in which the frames led to it.
+    /// Looks in which the frames led to it, the first and the last round with one.
+    looks: u32,
     first_round: u64,
     last_round: u64,
 }
@@ -98,8 +108,6 @@ struct UnnamedSample {
     seen: u64,
     /// The stack pointer, and the memory from there on.
     memory: (u64, Vec<u8>),
-    /// The return address of the known call was where it was.
-    has_known_call: bool,
     native: SharedNative,
     python: SharedPython,
 }
@@ -138,6 +146,7 @@ impl ThreadSampler {
             let sample = self.sample_of(thread);
             let kept = self.threads.entry(key).or_insert_with(|| Thread::new(text_of(&thread.head.name)));
             kept.last_round = self.rounds;
+            kept.outside = 0;
             kept.samples.push(sample);
         }
         self.look_again()
@@ -175,27 +184,18 @@ impl ThreadSampler {
     fn is_clear(&mut self, key: ThreadKey) -> bool {
         let round = self.rounds;
         let Some(thread) = self.threads.get_mut(&key) else { return true };
-        let Some(last) = thread.samples.last_mut().filter(|last| last.state == 'R') else { return true };
-        let placement = self.resolver.placement(key.0, &last.native);
-        if let Some(known) = &mut thread.known {
-            last.has_known_call = last.holds(known.place);
-            if placement == Placement::In(known.place) {
-                known.last_round = round;
-                return true;
-            }
-            // other frames may be those of earlier calls, whose return addresses are still there
-            if last.has_known_call {
-                return false;
-            }
-        }
-        match placement {
-            Placement::Outside => true,
-            Placement::Unclear => false,
+        let Some(last) = thread.samples.last().filter(|last| last.state == 'R') else { return true };
+        match self.resolver.placement(key.0, &last.native) {
             Placement::In(place) => {
                 let native = Arc::clone(&last.native);
-                thread.known = Some(KnownCall { place, native, first_round: round, last_round: round });
-                false
+                thread.saw(place, native, round) >= LOOKS_INSIDE
             }
+            // other frames may be those of earlier calls, whose return addresses are still there
+            Placement::Outside if !thread.calls.iter().any(|call| last.holds(call.place)) => {
+                thread.outside += 1;
+                thread.outside >= LOOKS_OUTSIDE
+            }
+            Placement::Outside | Placement::Unclear => false,
         }
     }
 
@@ -232,7 +232,6 @@ impl ThreadSampler {
             waits: head.waits,
             seen,
             memory: (head.stack_pointer, memory),
-            has_known_call: false,
             native,
             python,
         }
@@ -291,17 +290,29 @@ impl ThreadSampler {
 
 impl Thread {
     fn new(name: String) -> Self {
-        Self { name, samples: Vec::new(), last_round: 0, watch: None, known: None }
+        Self { name, samples: Vec::new(), last_round: 0, watch: None, calls: Vec::new(), outside: 0 }
     }
 
-    /// What is further out than a GPU call does not change while it lasts. If the call was on the stack in one round and in
-    /// a later one, samples between them whose return address is in its place are in the call, whatever their frames are.
+    /// A look showed this call. Returns how many have.
+    fn saw(&mut self, place: CallPlace, native: SharedNative, round: u64) -> u32 {
+        if let Some(call) = self.calls.iter_mut().find(|call| call.place == place) {
+            call.looks += 1;
+            call.last_round = round;
+            return call.looks;
+        }
+        if self.calls.len() < MOST_CALLS {
+            self.calls.push(SeenCall { place, native, looks: 1, first_round: round, last_round: round });
+        }
+        1
+    }
+
+    /// What is further out than a GPU call does not change while it lasts. If looks of several rounds showed a call, all
+    /// samples with its return address in its place are in it, whatever their frames are.
     fn settle(&mut self) {
-        let Some(known) = self.known.as_ref().filter(|known| known.first_round < known.last_round) else {
-            return;
-        };
-        for sample in self.samples.iter_mut().filter(|sample| sample.has_known_call) {
-            sample.native = Arc::clone(&known.native);
+        let lasting = self.calls.iter().filter(|call| call.first_round < call.last_round);
+        let Some(call) = lasting.max_by_key(|call| call.looks) else { return };
+        for sample in self.samples.iter_mut().filter(|sample| sample.holds(call.place)) {
+            sample.native = Arc::clone(&call.native);
         }
     }
 }
