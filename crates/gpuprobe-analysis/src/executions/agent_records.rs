@@ -18,7 +18,7 @@ pub struct AgentRecords {
     origin_ns: u64,
     submissions: Submissions,
     processes: HashMap<Tgid, AgentProcess>,
-    lost: u64,
+    without_times: u64,
 }
 
 impl AgentRecords {
@@ -68,8 +68,7 @@ impl AgentRecords {
         if process.is_full() {
             process.flush(tgid, origin_ns, &mut events);
         }
-        self.lost =
-            self.lost.saturating_add(self.processes.get_mut(&tgid).map_or(0, AgentProcess::take_lost));
+        self.without_times += process.take_without_times();
         events
     }
 
@@ -78,7 +77,7 @@ impl AgentRecords {
         let mut events = Vec::new();
         for (tgid, process) in &mut self.processes {
             process.settle(*tgid, self.origin_ns, Some(now_ns), &mut events);
-            self.lost = self.lost.saturating_add(process.take_lost());
+            self.without_times += process.take_without_times();
         }
         events
     }
@@ -90,7 +89,7 @@ impl AgentRecords {
             && let Some(mut process) = self.processes.remove(&change.tgid)
         {
             process.flush(change.tgid, self.origin_ns, &mut events);
-            self.lost = self.lost.saturating_add(process.take_lost());
+            self.without_times += process.take_without_times();
             self.submissions.clear(change.tgid);
         }
         events
@@ -101,14 +100,14 @@ impl AgentRecords {
         let mut events = Vec::new();
         for (tgid, process) in &mut self.processes {
             process.flush(*tgid, self.origin_ns, &mut events);
-            self.lost = self.lost.saturating_add(process.take_lost());
+            self.without_times += process.take_without_times();
         }
         events
     }
 
-    /// Executions, or batches of them, that were lost since the last call.
-    pub fn take_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.lost)
+    /// Executions that are not among the events, because CUPTI could not say when they were.
+    pub fn without_times(&self) -> u64 {
+        self.without_times
     }
 
     fn process_of(&mut self, tgid: Tgid) -> Option<&mut AgentProcess> {

@@ -14,6 +14,8 @@ pub struct Submission {
     pub tid: Tid,
     pub start_ns: u64,
     pub end_ns: u64,
+    /// The handle of the stream, if the call names one.
+    pub stream: Option<u64>,
     pub op: SubmittedOp,
 }
 
@@ -59,7 +61,13 @@ impl Submission {
             _ => return None,
         };
         let end_ns = call.start_ns.saturating_add(call.duration_ns().unwrap_or(0));
-        Some(Self { call: call.id, tid: call.tid, start_ns: call.start_ns, end_ns, op })
+        Some(Self { call: call.id, tid: call.tid, start_ns: call.start_ns, end_ns, stream: call.stream, op })
+    }
+
+    /// Whether a GPU certainly executed something. A copy between two places of the host may need no GPU.
+    pub(super) fn surely_executes(&self) -> bool {
+        let is_of_host = |direction| matches!(direction, CopyDirection::HostToHost | CopyDirection::Unknown);
+        !matches!(self.op, SubmittedOp::Copy { direction, .. } if is_of_host(direction))
     }
 
     /// Whether it is known what it executes. A launch without a name may be that of any CUDA kernel.

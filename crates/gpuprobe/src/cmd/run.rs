@@ -106,7 +106,7 @@ pub(crate) fn record(
     let end = supervised.finish(&mut probes)?;
     let at_ns = end.ending.at_ns;
     recording.take(end.ending.into_batch(), &probes)?;
-    let mut losses = probes.capture.losses()?;
+    let mut losses = probes.losses()?;
     losses.add(LossCause::LateAttach, end.late);
     let mut recorded = recording.finish(&mut probes, losses, at_ns)?;
     recorded.end.exit_status = Some(status.into());

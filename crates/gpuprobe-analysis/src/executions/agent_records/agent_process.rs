@@ -61,7 +61,8 @@ pub(super) struct AgentProcess {
     header: Option<BatchHeader>,
     /// The last state. The agent sends it again and again, for others that begin to listen.
     last_state: Option<AgentState>,
-    lost: u64,
+    /// Executions without times.
+    without_times: u64,
 }
 
 impl AgentProcess {
@@ -69,8 +70,8 @@ impl AgentProcess {
         self.waiting_activities >= MOST_WAITING || self.ranges.len() >= MOST_RANGES
     }
 
-    pub(super) fn take_lost(&mut self) -> u64 {
-        std::mem::take(&mut self.lost)
+    pub(super) fn take_without_times(&mut self) -> u64 {
+        std::mem::take(&mut self.without_times)
     }
 
     /// Notices what was lost before this batch.
@@ -81,8 +82,7 @@ impl AgentProcess {
         let batches = header.sequence.saturating_sub(before.sequence).saturating_sub(1);
         let lost = header.dropped.saturating_sub(before.dropped).saturating_add(batches);
         if lost > 0 {
-            self.lost = self.lost.saturating_add(lost);
-            self.matcher.lost_activities();
+            self.matcher.lost_executions(self.last_correlation);
         }
     }
 
@@ -186,19 +186,15 @@ impl AgentProcess {
     }
 
     fn executions(&mut self, tgid: Tgid, count: usize, events: &mut Vec<Event>) {
-        let (ids, all): (Vec<_>, Vec<_>) = self
-            .waiting
-            .iter()
-            .take(count + Matcher::AHEAD)
-            .map(|(id, waiting)| (*id, self.correlated(waiting)))
-            .unzip();
-        let found = self.matcher.matched(&ids, &all, count);
-        for ((id, one), found) in ids.iter().zip(all).zip(found) {
-            self.waiting.remove(id);
+        let ahead = self.waiting.iter().take(count + Matcher::AHEAD);
+        let all: Vec<Correlated> = ahead.map(|(id, waiting)| self.correlated(*id, waiting)).collect();
+        let found = self.matcher.matched(&all, count);
+        for (one, found) in all.into_iter().zip(found) {
+            self.waiting.remove(&one.id);
             for (activity, name) in one.activities {
                 self.waiting_activities -= 1;
                 if activity.end_ns == 0 {
-                    self.lost += 1;
+                    self.without_times += 1;
                     continue;
                 }
                 events.push(Event::Execution(Box::new(self.execution(tgid, &activity, name, found))));
@@ -206,9 +202,9 @@ impl AgentProcess {
         }
     }
 
-    fn correlated(&self, waiting: &Waiting) -> Correlated {
+    fn correlated(&self, id: u64, waiting: &Waiting) -> Correlated {
         let named = |activity: &Activity| (*activity, self.names.get(activity.name).cloned());
-        Correlated { activities: waiting.activities.iter().map(named).collect() }
+        Correlated { id, activities: waiting.activities.iter().map(named).collect() }
     }
 
     fn execution(

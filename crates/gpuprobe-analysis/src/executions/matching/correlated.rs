@@ -14,6 +14,8 @@ pub(super) const CLOCK_ERROR_NS: u64 = 5_000;
 /// Activities of one submission, as far as they have arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Correlated {
+    /// The correlation id, with the bits that 32 bits do not have.
+    pub id: u64,
     pub activities: Vec<(Activity, Option<Arc<str>>)>,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::correlated::{CLOCK_ERROR_NS, Correlated};
+use super::streams::{Agreement, Streams};
 use crate::executions::submission::Submission;
 
 /// A submission, and whether an execution of it was found.
@@ -20,39 +21,108 @@ pub(super) struct Walk {
     pub(super) next: usize,
     /// How much earlier than its submission an execution may seem to start.
     pub(super) clock_error_ns: u64,
+    /// Whether an execution on another stream than that of the submission is a misfit. Otherwise it is what fits least:
+    /// the handle may belong to another stream now.
+    pub(super) is_strict: bool,
     /// Indexes of submissions that were passed, oldest first.
     pub(super) passed: Vec<usize>,
+    /// The id of the last execution.
+    pub(super) last: Option<u64>,
+}
+
+/// What is known about correlation ids.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ids {
+    /// They count submissions, so that a gap says how many executions are missing.
+    pub(super) are_counting: bool,
+    /// Executions were lost shortly before.
+    pub(super) are_incomplete: bool,
+}
+
+/// What walks go along.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path<'p> {
+    pub(super) slots: &'p VecDeque<Slot>,
+    pub(super) streams: &'p Streams,
+    pub(super) ids: Ids,
+}
+
+/// How far executions and submissions fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// Executions that fitted.
+    pub(super) length: usize,
+    /// Whether it was not a misfit that ended it.
+    pub(super) is_whole: bool,
+    /// Submissions without executions between them.
+    pub(super) skipped: usize,
+    /// The index of the submission that would be next.
+    pub(super) end: usize,
 }
 
 impl Walk {
     /// Calls that overlap one call and are tried in its place.
-    const MOST_OVERLAPPING: usize = 4;
+    const MOST_OVERLAPPING: usize = 16;
 
     pub(super) fn at(next: usize) -> Self {
-        Self { next, clock_error_ns: CLOCK_ERROR_NS, passed: Vec::new() }
+        Self { next, clock_error_ns: CLOCK_ERROR_NS, is_strict: false, passed: Vec::new(), last: None }
     }
 
-    /// The index of the submission that comes next and fits. Of calls that overlap, one that is known to launch this CUDA
-    /// kernel is preferred to an earlier one that may.
-    pub(super) fn step(&mut self, slots: &VecDeque<Slot>, executed: &Correlated) -> Option<usize> {
+    /// The walk after the executions of so many submissions were lost; `None` if some of these may not have executed
+    /// anything.
+    fn after_lost(&self, slots: &VecDeque<Slot>, count: u64) -> Option<Self> {
+        let ahead = slots.range(self.next.min(slots.len())..).enumerate().filter(|(_, slot)| !slot.is_taken);
+        let untaken = self.passed.iter().copied().chain(ahead.map(|(at, _)| self.next + at));
+        let skipped: Vec<usize> = untaken.take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+        let surely_executes =
+            |index: &usize| slots.get(*index).is_some_and(|slot| slot.submission.surely_executes());
+        if !skipped.iter().all(surely_executes) {
+            return None;
+        }
+        let next = skipped.last().map_or(self.next, |last| self.next.max(last + 1));
+        let passed = self.passed.iter().copied().filter(|index| !skipped.contains(index)).collect();
+        Some(Self { next, passed, ..*self })
+    }
+
+    /// The index of the submission that comes next and fits. Of calls that overlap, the first one on the stream of
+    /// the execution is preferred, then one that is known to launch this CUDA kernel to an earlier one that may.
+    pub(super) fn step(&mut self, path: Path<'_>, executed: &Correlated) -> Option<usize> {
+        let slots = path.slots;
+        let missing = self.last.and_then(|last| executed.id.checked_sub(last.saturating_add(1)));
+        if let Some(missing) = missing.filter(|missing| path.ids.are_counting && *missing > 0) {
+            match self.after_lost(slots, missing) {
+                Some(after) => *self = after,
+                None if path.ids.are_incomplete => return None,
+                None => {}
+            }
+        }
+        self.last = Some(executed.id);
         while slots.get(self.next).is_some_and(|slot| slot.is_taken) {
             self.next += 1;
         }
-        let mut unsure = None;
+        let mut best: Option<((Agreement, bool), usize)> = None;
         for index in self.passed.iter().copied().chain(self.next..self.next + Self::MOST_OVERLAPPING) {
             let Some(slot) = slots.get(index) else { break };
-            if slot.is_taken || !executed.fits(&slot.submission, self.clock_error_ns) {
-                continue;
-            }
             if index > self.next && !self.may_pass(slots, slot, index) {
                 break;
             }
-            if slot.submission.is_named() {
-                return Some(self.take(slots, index));
+            if slot.is_taken || !executed.fits(&slot.submission, self.clock_error_ns) {
+                continue;
             }
-            unsure = unsure.or(Some(index));
+            let agreement = path.streams.agreement(&slot.submission, executed);
+            if self.is_strict && agreement == Agreement::Differs {
+                continue;
+            }
+            let rank = (agreement, slot.submission.is_named());
+            if best.is_none_or(|(known, _)| rank > known) {
+                best = Some((rank, index));
+            }
+            // streams keep their order
+            if agreement == Agreement::Agrees {
+                break;
+            }
         }
-        unsure.map(|index| self.take(slots, index))
+        best.map(|(_, index)| self.take(slots, index))
     }
 
     /// Whether all submissions before this one overlap it.
@@ -75,27 +145,20 @@ impl Walk {
     }
 
     /// How many of these, at most `most`, fit the submissions one after the other, if so many submissions without
-    /// executions may be between them. `true` if it was not a misfit that ended it.
-    pub(super) fn run(
-        mut self,
-        slots: &VecDeque<Slot>,
-        executed: &[Correlated],
-        most: usize,
-        mut skips: usize,
-    ) -> (usize, bool) {
-        for (count, one) in executed.iter().take(most).enumerate() {
-            while self.step(slots, one).is_none() {
-                if self.next >= slots.len() {
-                    return (count, true);
+    /// executions may be between them.
+    pub(super) fn run(mut self, path: Path<'_>, executed: &[Correlated], most: usize, skips: usize) -> Reach {
+        let mut skipped = 0;
+        for (length, one) in executed.iter().take(most).enumerate() {
+            while self.step(path, one).is_none() {
+                let is_whole = self.next >= path.slots.len();
+                if is_whole || length == 0 || skipped == skips {
+                    return Reach { length, is_whole, skipped, end: self.next };
                 }
-                if count == 0 || skips == 0 {
-                    return (count, false);
-                }
-                skips -= 1;
+                skipped += 1;
                 self.next += 1;
             }
         }
-        (executed.len().min(most), true)
+        Reach { length: executed.len().min(most), is_whole: true, skipped, end: self.next }
     }
 }
 

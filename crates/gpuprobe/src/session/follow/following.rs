@@ -124,7 +124,7 @@ impl Following {
 
     /// All losses up to now.
     pub(crate) fn losses(&self) -> Result<Losses> {
-        let mut losses = self.probes.capture.losses()?;
+        let mut losses = self.probes.losses()?;
         if let Some(watch) = &self.watch {
             watch.losses().iter().for_each(|(cause, count)| losses.add(cause, count));
         }

@@ -28,6 +28,8 @@ pub(crate) struct Agents {
     processes: HashMap<Tgid, Agent>,
     /// Problems that were reported. Many processes may have the same.
     reported: HashSet<String>,
+    /// Agents that did not stop in time, so that their last records are missing.
+    unfinished: u64,
 }
 
 #[derive(Debug)]
@@ -42,7 +44,12 @@ struct Agent {
 
 impl Agents {
     pub(crate) fn new(nodes: bool) -> Self {
-        Self { nodes, is_wanted: true, processes: HashMap::new(), reported: HashSet::new() }
+        Self { nodes, is_wanted: true, processes: HashMap::new(), reported: HashSet::new(), unfinished: 0 }
+    }
+
+    /// Agents whose last records are missing.
+    pub(crate) fn unfinished(&self) -> u64 {
+        self.unfinished
     }
 
     /// Asks all agents to collect, or not to.
@@ -98,11 +105,9 @@ impl Agents {
         self.processes.insert(tgid, agent);
     }
 
-    /// Takes what agents reported. Reports of processes that are not observed are omitted: another gpuprobe may have
-    /// asked their agents.
+    /// Takes what agents reported.
     pub(crate) fn take(&mut self, capture: &mut Capture) -> Result<Vec<AgentReport>, CaptureError> {
-        let mut reports = capture.take_agent_reports()?;
-        reports.retain(|report| self.processes.contains_key(&report.tgid));
+        let reports = capture.take_agent_reports()?;
         for report in &reports {
             let Some(agent) = self.processes.get_mut(&report.tgid) else { continue };
             match &report.content {
@@ -127,6 +132,7 @@ impl Agents {
         for (tgid, _) in
             self.processes.iter().filter(|(tgid, agent)| agent.is_collecting() && is_running(**tgid))
         {
+            self.unfinished += 1;
             note!(
                 "gpuprobe: the last GPU times of process {tgid} are missing: its agent did not stop in time"
             );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gpuprobe_analysis::executions::AgentRecords;
 use gpuprobe_capture::{AgentContent, AgentReport, Batch, Capture, CaptureError, Clock, Ending};
 use gpuprobe_discover::demangled;
-use gpuprobe_event::{Event, ProcessChange, Tgid};
+use gpuprobe_event::{Event, LossCause, Losses, ProcessChange, Tgid};
 
 use super::agents::Agents;
 use crate::cli::GraphTimes;
@@ -43,6 +43,8 @@ pub(crate) struct GpuTimes {
     next_id: u64,
     schedule: Schedule,
     clock: Clock,
+    /// Calls that were lost up to now.
+    lost_calls: u64,
 }
 
 impl GpuTimes {
@@ -54,15 +56,23 @@ impl GpuTimes {
             next_id: FIRST_ID,
             schedule,
             clock,
+            lost_calls: 0,
         }
+    }
+
+    /// What was lost, except for what the capture counts.
+    pub(crate) fn losses(&self) -> Losses {
+        let mut losses = Losses::default();
+        losses.add(LossCause::LostExecution, self.records.without_times());
+        losses.add(LossCause::LostAgentBatch, self.agents.unfinished());
+        losses
     }
 
     /// Adds what agents reported since the last time, and lets them collect when it is time.
     pub(crate) fn add_to(&mut self, batch: &mut Batch, capture: &mut Capture) -> Result<(), CaptureError> {
         self.agents.set_wanted(self.schedule.is_on(self.clock.elapsed_ns()), capture);
         let reports = self.agents.take(capture)?;
-        self.add(reports, batch, capture);
-        Ok(())
+        self.add(reports, batch, capture)
     }
 
     /// Asks all agents to stop, and returns their last reports.
@@ -78,7 +88,7 @@ impl GpuTimes {
         capture: &mut Capture,
     ) -> Result<(), CaptureError> {
         reports.extend(self.agents.take(capture)?);
-        self.add(reports, &mut ending.batch, capture);
+        self.add(reports, &mut ending.batch, capture)?;
         let last = self.records.finish();
         let last = self.numbered(last);
         ending.batch.calls.extend(last);
@@ -91,7 +101,17 @@ impl GpuTimes {
         Ok(())
     }
 
-    fn add(&mut self, reports: Vec<AgentReport>, batch: &mut Batch, capture: &mut Capture) {
+    fn add(
+        &mut self,
+        reports: Vec<AgentReport>,
+        batch: &mut Batch,
+        capture: &mut Capture,
+    ) -> Result<(), CaptureError> {
+        let lost_calls = capture.losses()?.get(LossCause::RingFull);
+        if lost_calls > self.lost_calls {
+            self.lost_calls = lost_calls;
+            self.records.lost_calls();
+        }
         for event in &batch.calls {
             if let Event::Call(call) = event {
                 self.records.call(call);
@@ -114,6 +134,7 @@ impl GpuTimes {
         }
         let events = self.numbered(events);
         batch.calls.extend(events);
+        Ok(())
     }
 
     /// Gives each event an id.

@@ -277,7 +277,7 @@ impl Observer {
 
     /// All losses, including those that are counted elsewhere.
     pub(crate) fn losses(&self, more: &Losses) -> Result<Losses> {
-        let mut losses = self.probes.capture.losses()?;
+        let mut losses = self.probes.losses()?;
         more.iter().for_each(|(cause, count)| losses.add(cause, count));
         losses.add(LossCause::ForgottenEarly, self.processes.archive().forgotten_early());
         Ok(losses)

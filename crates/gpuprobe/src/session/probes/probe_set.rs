@@ -14,7 +14,7 @@ use gpuprobe_discover::{
     canonical, container_of, copies_stacks, devices, gpu_processes, loader_of, read_files_by, take_stalls,
 };
 use gpuprobe_event::driver::Version;
-use gpuprobe_event::{Api, FunctionId, Hooks, ProcessChange, Tgid, catalogue};
+use gpuprobe_event::{Api, FunctionId, Hooks, Losses, ProcessChange, Tgid, catalogue};
 use gpuprobe_output::units::printable;
 
 use super::hook_files::unused_hooks;
@@ -304,6 +304,14 @@ impl Probes {
             gpu_times.add_last(reports.unwrap_or_default(), &mut ending, &mut self.capture)?;
         }
         Ok(ending)
+    }
+
+    /// All losses since the start.
+    pub(crate) fn losses(&self) -> Result<Losses, CaptureError> {
+        let mut losses = self.capture.losses()?;
+        let of_agents = self.gpu_times.as_ref().map(GpuTimes::losses).unwrap_or_default();
+        of_agents.iter().for_each(|(cause, count)| losses.add(cause, count));
+        Ok(losses)
     }
 
     /// Whether a process has mapped a library that was never considered. At its exec only the dynamic loader matters:

@@ -134,7 +134,7 @@ impl Recording {
         self.trace.keep_fresh();
         self.suggest_compression();
         if self.progress.is_due() {
-            let mut losses = probes.capture.losses()?;
+            let mut losses = probes.losses()?;
             self.add_missing(&mut losses);
             self.progress.show(
                 self.calls,
