@@ -252,6 +252,7 @@ impl Capture {
         } else {
             self.ring.defer_processes(&mut batch);
         }
+        batch.is_drained = is_empty;
         self.ring.note_exits(&batch);
         Ok(batch)
     }

@@ -182,9 +182,10 @@ void cupti_note_run(const struct cupti_run *run, int is_dropped)
 		return;
 	pthread_mutex_lock(&ledger_lock);
 	fprintf(ledger,
-		"{\"kind\":%d,\"dropped\":%s,\"start\":%llu,\"end\":%llu,\"correlation\":%u,\"device\":%u,"
-		"\"context\":%u,\"stream\":%u,\"graph\":%u,\"node\":%llu",
-		run->kind, is_dropped ? "true" : "false", (unsigned long long)cupti_to_monotonic(run->start),
+		"{\"kind\":%d,\"dropped\":%s,\"submitted\":%llu,\"start\":%llu,\"end\":%llu,"
+		"\"correlation\":%u,\"device\":%u,\"context\":%u,\"stream\":%u,\"graph\":%u,\"node\":%llu",
+		run->kind, is_dropped ? "true" : "false", (unsigned long long)read_clock(CLOCK_MONOTONIC),
+		(unsigned long long)cupti_to_monotonic(run->start),
 		(unsigned long long)cupti_to_monotonic(run->end), run->correlation, submission->device,
 		submission->context, submission->stream, submission->graph, (unsigned long long)run->node);
 	if (op)

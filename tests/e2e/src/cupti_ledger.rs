@@ -45,7 +45,8 @@ pub const FUNCTIONS: [&str; 9] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub execution: Identity,
-    /// CLOCK_MONOTONIC
+    /// When it was submitted, during the call, and executed: CLOCK_MONOTONIC.
+    pub submitted_ns: u64,
     pub start_ns: u64,
     pub end_ns: u64,
     pub is_dropped: bool,
@@ -149,6 +150,23 @@ impl CuptiLedger {
     }
 }
 
+/// The number of executions that name a call that was made at another time than that at which they were submitted. Works
+/// without all calls, but calls that follow each other at once are not distinguished.
+pub fn named_at_another_time(ledger: &CuptiLedger, trace: &Recording) -> usize {
+    let by_correlation: BTreeMap<u32, &Record> =
+        ledger.records.iter().map(|record| (record.execution.correlation, record)).collect();
+    let by_id = trace.by_id();
+    let is_wrong = |it: &&Execution| {
+        let (Some(by), record) = (it.submission, by_correlation[&it.correlation]) else { return false };
+        let call = by_id[&by.call];
+        // the trace counts time from its start
+        let submitted_ns = (it.start_ns + record.submitted_ns).saturating_sub(record.start_ns);
+        let end_ns = call.start_ns + call.duration_ns().unwrap_or(0);
+        submitted_ns + CLOCK_ERROR_NS < call.start_ns || submitted_ns > end_ns + CLOCK_ERROR_NS
+    };
+    trace.executions.iter().filter(is_wrong).count()
+}
+
 fn assert_same(executions: &[Execution], mut records: Vec<&Record>) -> usize {
     let mut executions: Vec<&Execution> = executions.iter().collect();
     executions.sort_by_key(|it| (it.correlation, it.start_ns));
@@ -203,6 +221,7 @@ fn record(line: &Value) -> Record {
     };
     Record {
         execution,
+        submitted_ns: number(&line["submitted"]),
         start_ns: number(&line["start"]),
         end_ns: number(&line["end"]),
         is_dropped: line["dropped"] == true,

@@ -19,6 +19,8 @@ pub struct AgentRecords {
     submissions: Submissions,
     processes: HashMap<Tgid, AgentProcess>,
     without_times: u64,
+    /// All calls that returned before this time are known.
+    calls_ns: u64,
 }
 
 impl AgentRecords {
@@ -37,9 +39,19 @@ impl AgentRecords {
         }
     }
 
-    /// Records of calls were lost.
-    pub fn lost_calls(&mut self) {
-        self.processes.values_mut().for_each(|process| process.matcher.lost_submissions());
+    /// All calls that returned before this time, since the recording began, were taken in or lost.
+    pub fn calls_are_known(&mut self, until_ns: u64) {
+        self.calls_ns = self.calls_ns.max(until_ns);
+    }
+
+    /// Whether so many executions wait that no more should be taken in now.
+    pub fn is_full(&self) -> bool {
+        self.processes.values().any(AgentProcess::is_full)
+    }
+
+    /// Records of calls that returned between these times were lost.
+    pub fn lost_calls(&mut self, from_ns: u64, to_ns: u64) {
+        self.processes.values_mut().for_each(|process| process.matcher.lost_submissions(from_ns, to_ns));
     }
 
     /// Takes in a batch of the agent of a process. `now_ns` is the time since the recording began; `demangled` makes
@@ -52,11 +64,11 @@ impl AgentRecords {
         now_ns: u64,
         demangled: impl Fn(&str) -> String,
     ) -> Vec<Event> {
-        let origin_ns = self.origin_ns;
+        let (origin_ns, calls_ns) = (self.origin_ns, self.calls_ns);
         let mut events = Vec::new();
         let Some(process) = self.process_of(tgid) else { return events };
         process.name = Arc::clone(name);
-        process.header(header);
+        process.header(header, now_ns);
         for record in records {
             match record {
                 AgentRecord::Name { id, text } => process.names.insert(id, &demangled(&text)),
@@ -66,7 +78,7 @@ impl AgentRecords {
             }
         }
         if process.is_full() {
-            process.flush(tgid, origin_ns, &mut events);
+            process.settle(tgid, origin_ns, Some(u64::MAX), calls_ns, &mut events);
         }
         self.without_times += process.take_without_times();
         events
@@ -76,7 +88,7 @@ impl AgentRecords {
     pub fn settled(&mut self, now_ns: u64) -> Vec<Event> {
         let mut events = Vec::new();
         for (tgid, process) in &mut self.processes {
-            process.settle(*tgid, self.origin_ns, Some(now_ns), &mut events);
+            process.settle(*tgid, self.origin_ns, Some(now_ns), self.calls_ns, &mut events);
             self.without_times += process.take_without_times();
         }
         events

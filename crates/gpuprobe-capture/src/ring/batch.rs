@@ -17,6 +17,8 @@ pub struct Batch {
     pub first_calls: Vec<(ProcessKey, ProcessEvent)>,
     /// How many stacks came from unknown call sites. More come until these are known.
     pub stacks: usize,
+    /// Whether the ring was empty afterwards.
+    pub is_drained: bool,
 }
 
 /// The last batch.

@@ -7,18 +7,12 @@ use gpuprobe_event::agent::{Collection, GraphRecords};
 
 use crate::work::{Work, collections, options};
 
-/// Calls of different threads that overlap cannot always be distinguished: so many of their executions may be without the
-/// right call.
-const MOST_MISJUDGED: f64 = 0.005;
-
 /// Checks that all records are there and nothing is lost. Returns the number of executions.
 fn assert_complete(work: &Work, outcome: &Outcome) -> usize {
     let trace = &outcome.trace;
     trace.assert_whole();
     assert_eq!(collections(trace), [Collection::Collecting]);
-    let misjudged = misjudged(trace);
-    println!("{misjudged} of {} without the right call", trace.executions.len());
-    assert!((misjudged as f64) < MOST_MISJUDGED * trace.executions.len() as f64, "{misjudged}");
+    assert_eq!(misjudged(trace), 0, "without the right call");
     work.ledger().assert_equal(trace)
 }
 

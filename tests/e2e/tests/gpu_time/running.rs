@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use gpuprobe_e2e::cupti_ledger::assert_submissions;
+use gpuprobe_e2e::cupti_ledger::{assert_submissions, named_at_another_time};
 use gpuprobe_e2e::process::{PATIENCE, until};
 use gpuprobe_e2e::{Recording, bpf_test};
 use gpuprobe_event::ExecutionKind;
@@ -95,7 +95,7 @@ fn a_process_that_was_recorded_a_hundred_times_is_recorded_exactly() {
 fn what_does_not_fit_into_the_ring_is_counted() {
     let work = Work::new(&["--threads", "1", "--operations", "300000", "--wait"]);
     let (mut program, trace) = (work.start(), work.at("trace.jsonl"));
-    let options = ["--gpu-time=nodes", "--buffer", "64"];
+    let options = ["--gpu-time=nodes", "--buffer", "128"];
     let mut recorder = record(&program, &options, &trace);
     work.until_collecting(true);
     until(PATIENCE, "its functions are probed", || {
@@ -110,4 +110,8 @@ fn what_does_not_fit_into_the_ring_is_counted() {
     let missing = ledger.assert_contains(&trace);
     println!("{missing} of {} executions are missing, {batches} batches", ledger.records.len());
     assert!(missing > 0 && batches > 0, "nothing was lost, so this tests nothing: make the burst larger");
+    assert_eq!(lost(&trace, "ring_full"), 0, "calls were lost too: make the buffer larger");
+    let named = trace.executions.iter().filter(|it| it.submission.is_some()).count();
+    assert_eq!(named, trace.executions.len(), "what is there has its calls");
+    assert_eq!(named_at_another_time(&ledger, &trace), 0, "wrong calls");
 }

@@ -75,14 +75,14 @@ impl AgentProcess {
     }
 
     /// Notices what was lost before this batch.
-    pub(super) fn header(&mut self, header: &BatchHeader) {
+    pub(super) fn header(&mut self, header: &BatchHeader, now_ns: u64) {
         let before = self.header.replace(*header);
         // the counts are those since the process started
         let Some(before) = before else { return };
         let batches = header.sequence.saturating_sub(before.sequence).saturating_sub(1);
         let lost = header.dropped.saturating_sub(before.dropped).saturating_add(batches);
         if lost > 0 {
-            self.matcher.lost_executions(self.last_correlation);
+            self.matcher.lost_executions(now_ns);
         }
     }
 
@@ -144,19 +144,21 @@ impl AgentProcess {
 
     /// Gives out everything that waits.
     pub(super) fn flush(&mut self, tgid: Tgid, origin_ns: u64, events: &mut Vec<Event>) {
-        self.settle(tgid, origin_ns, None, events);
+        self.settle(tgid, origin_ns, None, u64::MAX, events);
     }
 
-    /// Gives out what has waited long enough, or everything if no time is given.
+    /// Gives out what has waited long enough, or everything if no time is given. All calls before `calls_ns` are known:
+    /// what started later waits for the call that submitted it.
     pub(super) fn settle(
         &mut self,
         tgid: Tgid,
         origin_ns: u64,
         now_ns: Option<u64>,
+        calls_ns: u64,
         events: &mut Vec<Event>,
     ) {
         let first = events.len();
-        let count = self.settled(now_ns);
+        let count = self.settled(now_ns, calls_ns);
         if count > 0 {
             self.executions(tgid, count, events);
         }
@@ -171,8 +173,10 @@ impl AgentProcess {
     }
 
     /// How many correlation ids wait no longer.
-    fn settled(&self, now_ns: Option<u64>) -> usize {
+    fn settled(&self, now_ns: Option<u64>, calls_ns: u64) -> usize {
         let Some(now_ns) = now_ns else { return self.waiting.len() };
+        let waits_for_call =
+            |waiting: &Waiting| waiting.activities.iter().any(|activity| activity.start_ns > calls_ns);
         let is_settled = |waiting: &Waiting| waiting.arrived_ns.saturating_add(SETTLE_NS) <= now_ns;
         let last = self.waiting.iter().rev().find(|(_, waiting)| is_settled(waiting));
         let Some((last, _)) = last else { return 0 };
@@ -182,7 +186,10 @@ impl AgentProcess {
             waiting.arrived_ns.saturating_add(NAME_WAIT_NS) > now_ns
                 && waiting.activities.iter().any(is_unknown)
         };
-        self.waiting.range(..=last).take_while(|(_, waiting)| !misses_name(waiting)).count()
+        self.waiting
+            .range(..=last)
+            .take_while(|(_, waiting)| !misses_name(waiting) && !waits_for_call(waiting))
+            .count()
     }
 
     fn executions(&mut self, tgid: Tgid, count: usize, events: &mut Vec<Event>) {

@@ -8,8 +8,11 @@ const ORIGIN_NS: u64 = 1_000_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 const PID: Tgid = Tgid(100);
 
+/// All calls are known when executions are.
 fn records() -> AgentRecords {
-    AgentRecords::new(ORIGIN_NS)
+    let mut records = AgentRecords::new(ORIGIN_NS);
+    records.calls_are_known(u64::MAX);
+    records
 }
 
 fn fed(to: &mut AgentRecords, sequence: u64, now_ns: u64, records: Vec<AgentRecord>) -> Vec<Event> {
@@ -133,6 +136,20 @@ fn a_second_collection_does_not_match_the_submissions_between() {
     let second = (40..50).map(|at| kernel(at * 2, u64::from(at) * 10_000 + 5_000)).collect();
     fed(&mut records, 5, 5 * SECOND_NS, second);
     assert_eq!(launches(records.finish()), (40..50).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn executions_wait_until_their_calls_are_known() {
+    let mut records = AgentRecords::new(ORIGIN_NS);
+    fed(&mut records, 1, 0, vec![name(), kernel(1, 5_000), kernel(2, 9_000)]);
+    records.call(&launched(1, 1_000));
+    records.calls_are_known(6_000);
+    let calls = |events| executions(events).iter().map(|one| one.submission.map(|by| by.call)).collect();
+    let first: Vec<_> = calls(records.settled(3 * SECOND_NS));
+    records.call(&launched(2, 7_000));
+    records.calls_are_known(20_000);
+    let second: Vec<_> = calls(records.settled(3 * SECOND_NS));
+    assert_eq!((first, second), (vec![Some(1)], vec![Some(2)]));
 }
 
 #[test]

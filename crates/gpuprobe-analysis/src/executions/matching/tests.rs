@@ -204,7 +204,7 @@ fn lost_submissions_leave_only_their_executions_unmatched() {
     let mut matcher = collecting();
     let before = program.matched(&mut matcher, |at| at >= 1000, |at| at >= 1000);
     assert_eq!(right(&before), 1000);
-    matcher.lost_submissions();
+    matcher.lost_submissions(program.submissions[1000].start_ns, program.submissions[1099].end_ns);
     let pairs = program.matched(&mut matcher, |at| at < 1100, |at| at < 1000);
     assert_eq!((right(&pairs), wrong(&pairs)), (0, 0));
 }
@@ -219,7 +219,7 @@ fn lost_executions_do_not_shift_the_others() {
     let mut matcher = collecting();
     let before = program.matched(&mut matcher, |at| at >= 1000, |at| at >= 1000);
     assert_eq!(right(&before), 1000);
-    matcher.lost_executions(None);
+    matcher.lost_executions(program.submissions[1400].start_ns);
     let pairs = program.matched(&mut matcher, |at| at < 1000, |at| at < 1400);
     assert_eq!((right(&pairs), wrong(&pairs)), (1600, 0));
 }

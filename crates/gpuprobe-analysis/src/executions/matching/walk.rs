@@ -45,6 +45,24 @@ pub(super) struct Path<'p> {
     pub(super) slots: &'p VecDeque<Slot>,
     pub(super) streams: &'p Streams,
     pub(super) ids: Ids,
+    /// From this time on, some submissions are not known. Walks end there.
+    pub(super) hole_ns: u64,
+}
+
+impl<'p> Path<'p> {
+    /// `None` at the end, or behind a hole.
+    fn slot(&self, index: usize) -> Option<&'p Slot> {
+        self.slots.get(index).filter(|slot| slot.submission.start_ns < self.hole_ns)
+    }
+}
+
+/// Why it cannot be said which submissions have the ids of a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gap {
+    /// There are fewer submissions.
+    TooLong,
+    /// Some of them may not have executed anything.
+    Uncertain,
 }
 
 /// How far executions and submissions fitted.
@@ -68,49 +86,56 @@ impl Walk {
         Self { next, clock_error_ns: CLOCK_ERROR_NS, is_strict: false, passed: Vec::new(), last: None }
     }
 
-    /// The walk after the executions of so many submissions were lost; `None` if some of these may not have executed
-    /// anything.
-    fn after_lost(&self, slots: &VecDeque<Slot>, count: u64) -> Option<Self> {
+    /// The walk after the executions of so many submissions were lost.
+    fn after_lost(&self, path: Path<'_>, count: u64) -> Result<Self, Gap> {
+        let slots = path.slots;
         let ahead = slots.range(self.next.min(slots.len())..).enumerate().filter(|(_, slot)| !slot.is_taken);
         let untaken = self.passed.iter().copied().chain(ahead.map(|(at, _)| self.next + at));
         let skipped: Vec<usize> = untaken.take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+        if (skipped.len() as u64) < count || skipped.last().is_some_and(|last| path.slot(*last).is_none()) {
+            return Err(Gap::TooLong);
+        }
         let surely_executes =
             |index: &usize| slots.get(*index).is_some_and(|slot| slot.submission.surely_executes());
         if !skipped.iter().all(surely_executes) {
-            return None;
+            return Err(Gap::Uncertain);
         }
         let next = skipped.last().map_or(self.next, |last| self.next.max(last + 1));
         let passed = self.passed.iter().copied().filter(|index| !skipped.contains(index)).collect();
-        Some(Self { next, passed, ..*self })
+        Ok(Self { next, passed, ..*self })
+    }
+
+    /// The walk at this execution, behind the submissions of those that are missing before it.
+    pub(super) fn before(&self, path: Path<'_>, executed: &Correlated) -> Result<Self, Gap> {
+        let missing = self.last.and_then(|last| executed.id.checked_sub(last.saturating_add(1)));
+        match missing.filter(|missing| path.ids.are_counting && *missing > 0) {
+            None => Ok(self.clone()),
+            Some(missing) => self.after_lost(path, missing).or_else(|gap| match gap {
+                Gap::Uncertain if !path.ids.are_incomplete => Ok(self.clone()),
+                gap => Err(gap),
+            }),
+        }
     }
 
     /// The index of the submission that comes next and fits. Of calls that overlap, the first one on the stream of
     /// the execution is preferred, then one that is known to launch this CUDA kernel to an earlier one that may.
     pub(super) fn step(&mut self, path: Path<'_>, executed: &Correlated) -> Option<usize> {
         let slots = path.slots;
-        let missing = self.last.and_then(|last| executed.id.checked_sub(last.saturating_add(1)));
-        if let Some(missing) = missing.filter(|missing| path.ids.are_counting && *missing > 0) {
-            match self.after_lost(slots, missing) {
-                Some(after) => *self = after,
-                None if path.ids.are_incomplete => return None,
-                None => {}
-            }
-        }
-        self.last = Some(executed.id);
-        while slots.get(self.next).is_some_and(|slot| slot.is_taken) {
-            self.next += 1;
+        let mut walk = self.before(path, executed).ok()?;
+        while slots.get(walk.next).is_some_and(|slot| slot.is_taken) {
+            walk.next += 1;
         }
         let mut best: Option<((Agreement, bool), usize)> = None;
-        for index in self.passed.iter().copied().chain(self.next..self.next + Self::MOST_OVERLAPPING) {
-            let Some(slot) = slots.get(index) else { break };
-            if index > self.next && !self.may_pass(slots, slot, index) {
+        for index in walk.passed.iter().copied().chain(walk.next..walk.next + Self::MOST_OVERLAPPING) {
+            let Some(slot) = path.slot(index) else { break };
+            if index > walk.next && !walk.may_pass(slots, slot, index) {
                 break;
             }
-            if slot.is_taken || !executed.fits(&slot.submission, self.clock_error_ns) {
+            if slot.is_taken || !executed.fits(&slot.submission, walk.clock_error_ns) {
                 continue;
             }
             let agreement = path.streams.agreement(&slot.submission, executed);
-            if self.is_strict && agreement == Agreement::Differs {
+            if walk.is_strict && agreement == Agreement::Differs {
                 continue;
             }
             let rank = (agreement, slot.submission.is_named());
@@ -122,7 +147,11 @@ impl Walk {
                 break;
             }
         }
-        best.map(|(_, index)| self.take(slots, index))
+        let index = best.map(|(_, index)| index);
+        index.into_iter().for_each(|index| walk.take(slots, index));
+        walk.last = Some(executed.id);
+        *self = walk;
+        index
     }
 
     /// Whether all submissions before this one overlap it.
@@ -130,10 +159,10 @@ impl Walk {
         slots.range(self.next..index).all(|slot| slot.is_taken || overlaps(slot, taken))
     }
 
-    fn take(&mut self, slots: &VecDeque<Slot>, index: usize) -> usize {
+    fn take(&mut self, slots: &VecDeque<Slot>, index: usize) {
         if index < self.next {
             self.passed.retain(|passed| *passed != index);
-            return index;
+            return;
         }
         self.passed.extend(self.next..index);
         // their correlation ids would be less than that of a call that began after their end
@@ -141,7 +170,6 @@ impl Walk {
         let may_follow = |passed: &usize| slots.get(*passed).zip(taken).is_some_and(|(a, b)| overlaps(a, b));
         self.passed.retain(may_follow);
         self.next = index + 1;
-        index
     }
 
     /// How many of these, at most `most`, fit the submissions one after the other, if so many submissions without
@@ -150,7 +178,7 @@ impl Walk {
         let mut skipped = 0;
         for (length, one) in executed.iter().take(most).enumerate() {
             while self.step(path, one).is_none() {
-                let is_whole = self.next >= path.slots.len();
+                let is_whole = path.slot(self.next).is_none();
                 if is_whole || length == 0 || skipped == skips {
                     return Reach { length, is_whole, skipped, end: self.next };
                 }

@@ -43,8 +43,9 @@ pub(crate) struct GpuTimes {
     next_id: u64,
     schedule: Schedule,
     clock: Clock,
-    /// Calls that were lost up to now.
+    /// Calls that were lost up to this time.
     lost_calls: u64,
+    losses_read_ns: u64,
 }
 
 impl GpuTimes {
@@ -57,6 +58,7 @@ impl GpuTimes {
             schedule,
             clock,
             lost_calls: 0,
+            losses_read_ns: 0,
         }
     }
 
@@ -71,7 +73,8 @@ impl GpuTimes {
     /// Adds what agents reported since the last time, and lets them collect when it is time.
     pub(crate) fn add_to(&mut self, batch: &mut Batch, capture: &mut Capture) -> Result<(), CaptureError> {
         self.agents.set_wanted(self.schedule.is_on(self.clock.elapsed_ns()), capture);
-        let reports = self.agents.take(capture)?;
+        // while executions wait for calls that are still to be read, no more are taken in
+        let reports = if self.records.is_full() { Vec::new() } else { self.agents.take(capture)? };
         self.add(reports, batch, capture)
     }
 
@@ -107,17 +110,20 @@ impl GpuTimes {
         batch: &mut Batch,
         capture: &mut Capture,
     ) -> Result<(), CaptureError> {
-        let lost_calls = capture.losses()?.get(LossCause::RingFull);
+        let (lost_calls, now_ns) = (capture.losses()?.get(LossCause::RingFull), self.clock.elapsed_ns());
         if lost_calls > self.lost_calls {
-            self.lost_calls = lost_calls;
-            self.records.lost_calls();
+            self.records.lost_calls(self.losses_read_ns, now_ns);
         }
+        let before_ns = self.losses_read_ns;
+        (self.lost_calls, self.losses_read_ns) = (lost_calls, now_ns);
+        let mut last_ns = 0;
         for event in &batch.calls {
             if let Event::Call(call) = event {
                 self.records.call(call);
+                last_ns = last_ns.max(call.start_ns.saturating_add(call.duration_ns().unwrap_or(0)));
             }
         }
-        let now_ns = self.clock.elapsed_ns();
+        self.records.calls_are_known(if batch.is_drained { before_ns } else { last_ns });
         let mut events = Vec::new();
         for AgentReport { tgid, content, .. } in reports {
             let AgentContent::Batch(header, records) = content else { continue };
