@@ -3,9 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::iter;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -327,6 +330,25 @@ pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
         assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Calls this with each item, four at once. Most of the time a recording waits for the Linux kernel, so that several take
+/// hardly longer than one. Panics if one of them does.
+pub fn at_once<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    const AT_ONCE: usize = 4;
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        Some((at, each(items.get(at)?)))
+    };
+    let take_all = || iter::from_fn(take).collect::<Vec<_>>();
+    let mut done: Vec<(usize, R)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(take_all)).collect();
+        let ended = workers.into_iter().map(|worker| worker.join());
+        ended.flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 /// Runs a program many times, eight at once.
