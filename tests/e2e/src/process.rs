@@ -378,3 +378,25 @@ pub fn resident_kilobytes(pid: u32) -> u64 {
 pub fn shown(path: impl Into<PathBuf>) -> String {
     path.into().into_os_string().into_string().unwrap_or_else(|p| panic!("not text: {}", p.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_what_is_done_at_once_are_in_the_order_of_the_items() {
+        let items: Vec<u64> = (0..50).collect();
+        let done = at_once(&items, |item| {
+            thread::sleep(Duration::from_micros(50 - item));
+            2 * item
+        });
+        assert_eq!(done, items.iter().map(|item| 2 * item).collect::<Vec<_>>());
+        assert_eq!(at_once(&[0_u8; 0], |item| *item), []);
+    }
+
+    #[test]
+    #[should_panic(expected = "the seventh")]
+    fn a_panic_of_one_is_a_panic_of_all() {
+        at_once(&[1, 7, 3], |item| assert_ne!(*item, 7, "the seventh"));
+    }
+}
