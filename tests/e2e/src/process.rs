@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -344,7 +344,7 @@ pub fn at_once<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> 
     let take_all = || iter::from_fn(take).collect::<Vec<_>>();
     let mut done: Vec<(usize, R)> = thread::scope(|scope| {
         let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(take_all)).collect();
-        let ended = workers.into_iter().map(|worker| worker.join());
+        let ended = workers.into_iter().map(ScopedJoinHandle::join);
         ended.flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
     done.sort_by_key(|(at, _)| *at);
@@ -391,7 +391,7 @@ mod tests {
             2 * item
         });
         assert_eq!(done, items.iter().map(|item| 2 * item).collect::<Vec<_>>());
-        assert_eq!(at_once(&[0_u8; 0], |item| *item), []);
+        assert_eq!(at_once(&[0_u8; 0], |item| *item), [0_u8; 0]);
     }
 
     #[test]
