@@ -9,5 +9,5 @@ mod nvtx;
 mod other_users;
 mod records;
 mod running;
-mod sampled;
+mod sampled_seconds;
 mod work;
