@@ -3,11 +3,14 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::iter;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -329,6 +332,25 @@ pub fn until<T>(limit: Duration, what: &str, mut look: impl FnMut() -> Option<T>
     }
 }
 
+/// Calls this with each item, four at once. Most of the time a recording waits for the Linux kernel, so that several take
+/// hardly longer than one. Panics if one of them does.
+pub fn at_once<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    const AT_ONCE: usize = 4;
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        Some((at, each(items.get(at)?)))
+    };
+    let take_all = || iter::from_fn(take).collect::<Vec<_>>();
+    let mut done: Vec<(usize, R)> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(take_all)).collect();
+        let ended = workers.into_iter().map(ScopedJoinHandle::join);
+        ended.flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
 /// Runs a program many times, eight at once.
 pub fn run_many(program: &Path, times: usize) {
     const AT_ONCE: usize = 8;
@@ -355,4 +377,26 @@ pub fn resident_kilobytes(pid: u32) -> u64 {
 
 pub fn shown(path: impl Into<PathBuf>) -> String {
     path.into().into_os_string().into_string().unwrap_or_else(|p| panic!("not text: {}", p.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_of_what_is_done_at_once_are_in_the_order_of_the_items() {
+        let items: Vec<u64> = (0..50).collect();
+        let done = at_once(&items, |item| {
+            thread::sleep(Duration::from_micros(50 - item));
+            2 * item
+        });
+        assert_eq!(done, items.iter().map(|item| 2 * item).collect::<Vec<_>>());
+        assert_eq!(at_once(&[0_u8; 0], |item| *item), [0_u8; 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "the seventh")]
+    fn a_panic_of_one_is_a_panic_of_all() {
+        at_once(&[1, 7, 3], |item| assert_ne!(*item, 7, "the seventh"));
+    }
 }

@@ -110,9 +110,8 @@ impl FunctionRow {
     pub(super) fn report(&self) -> FunctionSummary {
         let Self { row, latency } = self;
         FunctionSummary {
-            // the shortest and the longest time are exact, buckets are not
-            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
-            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            p50_ns: latency.quantile(500),
+            p99_ns: latency.quantile(990),
             latency: latency.buckets().collect(),
             ..row.clone()
         }

@@ -1,5 +1,5 @@
-//! A histogram of durations. A bucket is at most an eighth of its value wide, so quantiles are accurate to about 6%,
-//! and a function needs a few kilobytes no matter how many calls it has.
+//! A histogram of durations. A bucket is at most an eighth of its value wide, which bounds the error of quantiles, and a
+//! function needs a few kilobytes no matter how many calls it has.
 //!
 //! hdrhistogram is not used: the bounds of the buckets are part of the JSON output, and its precision in decimal digits
 //! does not give eight buckets in each power of two.
@@ -15,6 +15,9 @@ const STEPS: u64 = 1 << STEPS_BITS;
 pub struct Distribution {
     counts: Vec<u64>,
     all: u64,
+    /// The least and the greatest value, if there is one.
+    least: u64,
+    greatest: u64,
 }
 
 /// One bucket: values from `from` to `to`, exclusive.
@@ -32,6 +35,8 @@ impl Distribution {
             self.counts.resize(at + 1, 0);
         }
         self.counts[at] += 1;
+        self.least = if self.all == 0 { value } else { self.least.min(value) };
+        self.greatest = self.greatest.max(value);
         self.all += 1;
     }
 
@@ -40,17 +45,29 @@ impl Distribution {
         self.all
     }
 
-    /// The value that `of_thousand` in 1000 values do not exceed, taken as the middle of its bucket. `None` if there
-    /// are no values.
+    /// The value that `of_thousand` in 1000 values do not exceed. The values of a bucket are taken to be spread evenly
+    /// over it: its middle can be far from all of them if they are nearly the same. `None` if there are no values.
     pub fn quantile(&self, of_thousand: u64) -> Option<u64> {
-        let wanted = (u128::from(self.all) * u128::from(of_thousand)).div_ceil(1000).max(1);
-        let mut seen = 0;
-        let at = self.counts.iter().position(|count| {
-            seen += u128::from(*count);
-            seen >= wanted
-        })?;
-        let (from, to) = (bucket_start(at), bucket_end(at));
-        Some(from + (to - from) / 2)
+        let all = u128::from(self.all);
+        let wanted = (all * u128::from(of_thousand)).div_ceil(1000).max(1);
+        if wanted >= all {
+            return (all > 0).then_some(self.greatest);
+        }
+        if wanted == 1 {
+            return Some(self.least);
+        }
+        let mut before = 0;
+        for (at, count) in self.counts.iter().map(|count| u128::from(*count)).enumerate() {
+            if before + count >= wanted {
+                let (from, last) =
+                    (bucket_start(at).max(self.least), (bucket_end(at) - 1).min(self.greatest));
+                // a value is in the middle of its share of the bucket
+                let above = u128::from(last.saturating_sub(from)) * (2 * (wanted - before) - 1) / (2 * count);
+                return Some(from + u64::try_from(above).unwrap_or(u64::MAX));
+            }
+            before += count;
+        }
+        None
     }
 
     /// The buckets that are not empty.
@@ -114,7 +131,30 @@ mod tests {
     #[test]
     fn one_value_is_every_quantile() {
         let mut distribution = Distribution::default();
-        distribution.add(3);
-        assert_eq!([1, 500, 1000].map(|q| distribution.quantile(q)), [Some(3); 3]);
+        distribution.add(1_000_003);
+        assert_eq!([1, 500, 1000].map(|q| distribution.quantile(q)), [Some(1_000_003); 3]);
+    }
+
+    #[test]
+    fn quantiles_of_values_in_one_bucket_are_between_them_and_ordered() {
+        // at the upper end of a bucket, at its lower end, and in two buckets
+        for (least, greatest) in [(48_000, 49_100), (45_057, 45_200), (48_900, 49_400)] {
+            let mut distribution = Distribution::default();
+            (least..=greatest).for_each(|value| distribution.add(value));
+            let [p50, p99, all] = [500, 990, 1000].map(|q| distribution.quantile(q).unwrap());
+            let mean = (least + greatest) / 2;
+            assert!(p50.abs_diff(mean) <= (greatest - least) / 50, "{p50}: {mean}");
+            assert!(mean < p99 && p99 < greatest, "{mean}: {p99}: {greatest}");
+            assert_eq!(all, greatest);
+        }
+    }
+
+    #[test]
+    fn quantiles_of_the_greatest_values_do_not_overflow() {
+        let mut distribution = Distribution::default();
+        [u64::MAX, u64::MAX, 0].into_iter().for_each(|value| distribution.add(value));
+        let [least, middle, greatest] = [1, 500, 1000].map(|q| distribution.quantile(q).unwrap());
+        assert_eq!((least, greatest), (0, u64::MAX));
+        assert!(middle >= 15 << 60, "{middle}");
     }
 }

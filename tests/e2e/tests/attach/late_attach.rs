@@ -120,6 +120,12 @@ fn assert_nothing_is_live(daemon: &Daemon, done: &[ProgramTotals], what: &str) -
     done.iter().filter(|d| calls(&metrics, d.pid, "cuMemAlloc_v2") < d.allocs).count() as u64
 }
 
+/// On perf only memory, because removing the probes of each function takes a tenth of a second.
+fn daemon(tier: &str) -> Daemon {
+    let features: &[&str] = if tier == "perf" { &["--memleak"] } else { &[] };
+    Daemon::with(&[&["-v", "--attach", tier], features].concat())
+}
+
 #[bpf_test(tiers, alone)]
 fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late(tier: &str) {
     let fixture = Fixture::new();
@@ -128,7 +134,7 @@ fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late
     assert!(stopped(&mut idle).iter().all(|done| done.allocs == 0));
     let mut all = fixture.start(BUSY, &[]);
     wait_begun(&mut all);
-    let daemon = Daemon::with(&["-v", "--attach", tier]);
+    let daemon = daemon(tier);
     assert!(attached(&daemon.scrape(), &fixture.library()), "{tier}");
     let late = daemon.scrape().lost("late_attach");
     let most = most_late(&daemon, &fixture, BUSY + IDLE);
@@ -142,7 +148,7 @@ fn a_daemon_started_after_programs_shows_no_freed_memory_and_counts_each_as_late
 #[bpf_test(tiers, alone)]
 fn programs_that_start_together_on_a_new_library_show_no_freed_memory(tier: &str) {
     let fixture = Fixture::new();
-    let daemon = Daemon::with(&["-v", "--attach", tier]);
+    let daemon = daemon(tier);
     let before = daemon.scrape().lost("late_attach");
     let mut all = fixture.start(PROGRAMS, &[]);
     wait_begun(&mut all);
@@ -160,7 +166,7 @@ fn programs_that_start_together_on_a_new_library_show_no_freed_memory(tier: &str
 fn programs_that_allocate_and_free_once_during_attach_have_no_live_memory(tier: &str) {
     // a library is new to a daemon only once
     for _ in 0..if tier == "perf" { 1 } else { 3 } {
-        let daemon = Daemon::with(&["-v", "--attach", tier]);
+        let daemon = daemon(tier);
         let fixture = Fixture::new();
         let before = daemon.scrape().lost("late_attach");
         let mut all = fixture.start(PROGRAMS, &["1"]);

@@ -86,7 +86,8 @@ fn a_daemon_that_starts_after_a_program_names_its_cuda_kernels_and_guesses_no_ho
     assert_figures(&daemon, &mut program, &all_launches(), Observed::Late);
 }
 
-#[bpf_test(tiers, alone)]
+// on perf, where a daemon needs half a minute for its functions, one of these tests is enough
+#[bpf_test(tiers(session, multi), alone)]
 fn a_program_that_starts_before_its_library_is_probed_is_late_too(tier: &str) {
     let private = Private::new("prepared", Cuda::Cuda12);
     let daemon = Daemon::with(&options(tier));
@@ -95,7 +96,7 @@ fn a_program_that_starts_before_its_library_is_probed_is_late_too(tier: &str) {
     assert_figures(&daemon, &mut program, &all_launches(), Observed::Late);
 }
 
-#[bpf_test(tiers, alone)]
+#[bpf_test(tiers(session, multi), alone)]
 fn the_host_memory_of_a_program_that_starts_after_its_library_is_probed_is_known(tier: &str) {
     let private = Private::new("prepared", Cuda::Cuda12);
     let library = shown(private.folder.path().join("libcuda.so.1"));
@@ -106,7 +107,7 @@ fn the_host_memory_of_a_program_that_starts_after_its_library_is_probed_is_known
 
 /// Without symbols, the host functions of this program cannot be named: the stand-in driver is launched with them. The
 /// names in its texts prove where the handles of the driver have theirs.
-#[bpf_test(tiers, alone)]
+#[bpf_test(tiers(session, multi), alone)]
 fn a_stripped_program_has_the_names_that_its_texts_prove_and_no_others(tier: &str) {
     let private = Private::new("prepared", Cuda::Cuda12);
     private.strip();
@@ -118,7 +119,7 @@ fn a_stripped_program_has_the_names_that_its_texts_prove_and_no_others(tier: &st
     assert_figures(&daemon, &mut program, &launches, Observed::Late);
 }
 
-#[bpf_test(tiers, together)]
+#[bpf_test(tiers(session, multi), together)]
 fn a_recording_of_the_same_program_has_the_same_names_and_knows_its_host_memory(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);
     let outcome = Run::new(built.workload("prepared")).options(&["--attach", tier]).outcome();

@@ -96,7 +96,8 @@ fn the_classic_example_is_two_thousand_launches_a_thousand_each() {
     assert_eq!(talk.end(), 0);
 }
 
-#[bpf_test(tiers, alone)]
+// on perf, where removing its probes takes a daemon half a minute, the other modes are enough
+#[bpf_test(tiers(session, multi), alone)]
 fn captured_launches_do_not_run_and_graph_launches_count_their_cuda_kernels(tier: &str) {
     assert_mode(&["--attach", tier, "--cudatrace"], "graphs");
 }

@@ -2,6 +2,7 @@
 //! stays as it is, and the trace says why there are no GPU times.
 
 use gpuprobe_e2e::cupti_ledger::assert_submissions;
+use gpuprobe_e2e::recording::pid_of;
 use gpuprobe_e2e::{Outcome, bpf_test};
 use gpuprobe_event::agent::Collection;
 
@@ -56,6 +57,25 @@ fn cupti_that_is_used_or_missing_is_left_alone() {
     assert_refused(&used, 39, "another profiler uses CUPTI");
     let missing = Work::new(&QUICK).without_cupti();
     assert_refused(&missing, 0, "there is no libcupti.so.12");
+}
+
+/// The agent sends its state again and again.
+#[bpf_test]
+fn a_refusal_is_noted_once_and_nothing_is_counted() {
+    let used = Work::new(&ARGS).env("STANDIN_CUPTI", "subscriber");
+    let missing = Work::new(&ARGS).without_cupti();
+    for (work, why) in [(used, "another profiler uses CUPTI"), (missing, "there is no libcupti.so.12")] {
+        let outcome = work.run(&["--gpu-time"]);
+        outcome.trace.assert_whole();
+        assert_eq!(work.ledger().records, [], "{why}");
+        let stderr = &outcome.finished.stderr;
+        let note = format!("no GPU times of process {}: ", pid_of(&outcome.printed()));
+        let notes: Vec<_> = stderr.lines().filter(|line| line.contains(&note)).collect();
+        assert!(matches!(notes[..], [only] if only.contains(why)), "{stderr}");
+        for figure in ["GPU time by CUDA kernel", "of GPU time", "unmatched"] {
+            assert!(!stderr.contains(figure), "{figure}: {stderr}");
+        }
+    }
 }
 
 #[bpf_test]

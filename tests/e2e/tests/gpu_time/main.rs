@@ -4,7 +4,10 @@
 mod cupti_failures;
 mod endings;
 mod impossible_gpu_times;
+mod live_lines;
+mod nvtx;
 mod other_users;
 mod records;
 mod running;
+mod sampled_seconds;
 mod work;

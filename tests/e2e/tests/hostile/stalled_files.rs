@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{PATIENCE, gpuprobe, until};
+use gpuprobe_e2e::process::{PATIENCE, at_once, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::number;
 use gpuprobe_e2e::stalled_fs::{FileSystem, compile};
 use gpuprobe_e2e::{Run, Talk, bpf_test, fixtures};
@@ -124,18 +124,17 @@ fn other_commands_work_and_end_with_a_stalled_file_system() {
     let mut stalled = FileSystem::mount();
     let stuck = stalled.start_program();
     stalled.stall();
-    let folder = fixtures::folder();
-    let trace = folder.path().join("trace.jsonl");
-    let (trace, pid) = (trace.to_str().unwrap(), stuck.to_string());
+    let (folder, pid) = (fixtures::folder(), stuck.to_string());
+    let [first, second] = ["first.jsonl", "second.jsonl"].map(|name| shown(folder.path().join(name)));
     let commands: [&[&str]; 6] = [
-        &["record", "--all", "-o", trace],
-        &["record", "-o", trace, "-d", &pid],
+        &["record", "--all", "-o", &first],
+        &["record", "-o", &second, "-d", &pid],
         &["trace"],
         &["trace", "-d", &pid],
         &["memory", "--watch"],
         &["memory", "--watch", "-d", &pid],
     ];
-    for command in commands {
+    at_once(&commands, |command| {
         let begun = Instant::now();
         let mut talk = Talk::start(&mut gpuprobe(command));
         until(SOON, "it says what does not answer, or that it cannot", || {
@@ -145,7 +144,7 @@ fn other_commands_work_and_end_with_a_stalled_file_system() {
         talk.end();
         assert!(begun.elapsed() < SOON, "{command:?}: {:?}", begun.elapsed());
         assert!(talk.stderr().contains("does not answer"), "{command:?}: {}", talk.stderr());
-    }
+    });
     let built = fixtures::standins(Cuda::Cuda12);
     let outcome = Run::new(built.dir.join("brief")).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);

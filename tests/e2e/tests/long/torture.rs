@@ -47,7 +47,7 @@ fn every_figure_is_exact(tier: &str) {
     let features: &[&str] = if tier == "perf" { &["--memleak"] } else { &[] };
     let options = [features, &["--attach", tier]].concat();
     // the accounting in BPF is the same code on all tiers: only the best one has the full length
-    let operations = if tier == tiers::best() { "1000000" } else { "300000" };
+    let operations = if tier == tiers::best() { "500000" } else { "200000" };
     assert_exact(&options, &["--operations", operations], 20);
 }
 

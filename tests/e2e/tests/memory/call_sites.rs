@@ -30,6 +30,11 @@ fn daemon(folder: &tempfile::TempDir, tier: &str) -> Daemon {
     Daemon::with(&[features, &["--attach", tier, "-p", &library]].concat())
 }
 
+/// The programs to run on a tier. The one that uses only the CUDA driver runs on one tier, to save time.
+fn programs(tier: &str) -> &'static [&'static str] {
+    if tier == tiers::best() { &["leaks", "leaks_driver"] } else { &["leaks"] }
+}
+
 /// Calls this with the ledger of every pause, and at the end, when everything is still live.
 fn at_each_pause(program: &mut Talk, pauses: usize, file: &str, mut look: impl FnMut(&SiteLedger)) {
     for _ in 0..=pauses {
@@ -42,7 +47,7 @@ fn at_each_pause(program: &mut Talk, pauses: usize, file: &str, mut look: impl F
 
 #[bpf_test(tiers, alone)]
 fn live_bytes_by_call_site_are_exact_in_the_metrics_of_a_daemon(tier: &str) {
-    for name in ["leaks", "leaks_driver"] {
+    for name in programs(tier) {
         println!("{name}, {tier}");
         let folder = folder(name);
         let daemon = daemon(&folder, tier);
@@ -60,9 +65,7 @@ fn live_bytes_by_call_site_are_exact_in_the_metrics_of_a_daemon(tier: &str) {
 
 #[bpf_test(tiers, alone)]
 fn memory_reports_allocations_and_frees_of_each_call_site(tier: &str) {
-    // the program that uses only the CUDA driver runs on one tier, to save time
-    let names: &[&str] = if tier == tiers::best() { &["leaks", "leaks_driver"] } else { &["leaks"] };
-    for name in names {
+    for name in programs(tier) {
         println!("{name}, {tier}");
         let folder = folder(name);
         let args = ["--rounds", "200", "--threads", "3", "--pauses", "2"];

@@ -68,7 +68,8 @@ fn assert_gpus(report: &Value, printed: &Value) {
     assert_eq!(number(&of_process(report)["live_bytes"]), reserved, "device memory is what is reserved");
 }
 
-#[bpf_test(tiers, alone)]
+// on perf, where each function takes a tenth of a second, a recording with few of them is enough
+#[bpf_test(tiers(session, multi), alone)]
 fn tensors_by_call_site_and_gpu_are_those_of_the_allocator(tier: &str) {
     let folder = folder();
     let args = ["--rounds", "300", "--threads", THREADS, "--pauses", "3"];
@@ -80,7 +81,7 @@ fn tensors_by_call_site_and_gpu_are_those_of_the_allocator(tier: &str) {
     });
 }
 
-#[bpf_test(tiers, alone)]
+#[bpf_test(tiers(session, multi), alone)]
 fn the_metrics_of_a_daemon_are_those_of_the_allocator(tier: &str) {
     const SITE_LIVE_BYTES: &str = "gpuprobe_tensor_site_live_bytes";
     let folder = folder();

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::process::{at_once, shown};
 use gpuprobe_e2e::python;
 use gpuprobe_e2e::{bpf_test, compile, fixtures};
 
@@ -20,7 +20,7 @@ fn stacks_of_autograd_threads_that_are_cut_off_are_labelled_and_no_others(tier: 
     let library = folder.path().join("libdeep.so");
     let options = ["-O1", "-fno-optimize-sibling-calls", "-shared", "-fPIC", "-pthread", "-o"];
     compile::run(Command::new("cc").args(options).arg(&library).arg(compile::source("deep_threads.c")));
-    for python in python::on_tier(tier) {
+    at_once(&python::on_tier(tier), |python| {
         let (ledger, trace) = python.recorded(tier, "deep_threads.py", &[&shown(&library)]);
         let traced = python::traced(&trace, ledger.pid);
         assert_eq!(traced.len(), 3 * ROUNDS);
@@ -32,5 +32,5 @@ fn stacks_of_autograd_threads_that_are_cut_off_are_labelled_and_no_others(tier: 
         }
         let of = |bytes: u64| traced.iter().filter(|call| call.bytes == bytes).count();
         assert_eq!([AUTOGRAD, WORKER, PYTHON].map(of), [ROUNDS; 3]);
-    }
+    });
 }

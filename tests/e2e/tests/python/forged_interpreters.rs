@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use gpuprobe_e2e::process::shown;
+use gpuprobe_e2e::process::{at_once, shown};
 use gpuprobe_e2e::python::{self, Line, Traced};
 use gpuprobe_e2e::recording::{number, pid_of};
 use gpuprobe_e2e::{Recording, Run, bpf_test, compile, fixtures, tiers};
@@ -142,7 +142,7 @@ fn assert_harmless(tier: &str, program: &PathBuf, (form, wanted): (&str, Shown))
 fn a_forged_interpreter_harms_neither_the_counts_nor_the_lines(tier: &str) {
     let folder = fixtures::folder();
     let program = program(&folder, "forged_python.c");
-    FORMS.iter().for_each(|form| assert_harmless(tier, &program, *form));
+    at_once(&FORMS, |form| assert_harmless(tier, &program, *form));
 }
 
 #[bpf_test(tiers(multi, perf), alone)]
@@ -157,13 +157,13 @@ fn other_tiers_do_the_same(tier: &str) {
 fn forged_lists_of_interpreters_and_threads_end_and_show_no_lines(tier: &str) {
     let folder = fixtures::folder();
     let program = program(&folder, "forged_states.c");
-    for (form, counted) in STATES {
+    at_once(&STATES, |(form, counted)| {
         let (traced, trace) = recorded(tier, &program, form);
         let lost = &trace.assert_ended().lost;
         for cause in [LossCause::UnassignedPython, LossCause::UnreadPython] {
-            let expected = (counted == Some(cause)).then_some(ROUNDS);
+            let expected = (*counted == Some(cause)).then_some(ROUNDS);
             assert_eq!(lost.get(cause.as_str()).copied(), expected, "{form}: {lost:?}");
         }
         traced.iter().for_each(|call| assert_shown(form, Shown::Nothing, call));
-    }
+    });
 }

@@ -1,7 +1,7 @@
 //! Python functions with escape sequences, line ends and thousands of characters in their names: every output is
 //! harmless, and their calls are counted.
 
-use gpuprobe_e2e::process::{finish, gpuprobe, shown};
+use gpuprobe_e2e::process::{at_once, finish, gpuprobe, shown};
 use gpuprobe_e2e::{Tracing, bpf_test, python, terminal, tiers};
 
 const SCRIPT: &str = "hostile_names.py";
@@ -11,7 +11,7 @@ const NAME: &str = "evil";
 
 #[bpf_test(alone)]
 fn names_of_python_functions_reach_no_terminal_as_they_are() {
-    for python in python::all() {
+    at_once(python::all(), |python| {
         let outcome = python.run(tiers::best(), SCRIPT, &[]).outcome();
         assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
         terminal::assert_harmless(&outcome.finished.stderr);
@@ -25,7 +25,7 @@ fn names_of_python_functions_reach_no_terminal_as_they_are() {
         assert!(memory.stdout.contains(NAME), "{}", memory.stdout);
         terminal::assert_harmless(&memory.stdout);
         terminal::assert_harmless(&memory.stderr);
-    }
+    });
 }
 
 #[bpf_test(alone)]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::process::{PATIENCE, at_once, shown};
 use gpuprobe_e2e::python::{self, Line, PythonLedger};
 use gpuprobe_e2e::site_ledger::{self, Watching};
 use gpuprobe_e2e::{Talk, Tracing, bpf_test};
@@ -15,7 +15,7 @@ const MOST_FRAMES: usize = 64;
 
 #[bpf_test(tiers, alone)]
 fn the_bytes_of_each_line_are_those_of_the_program(tier: &str) {
-    for python in python::on_tier(tier) {
+    at_once(&python::on_tier(tier), |python| {
         let (ledger, trace) = python.recorded(tier, "many_lines.py", &[]);
         trace.assert_whole();
         let traced = python::traced(&trace, ledger.pid);
@@ -26,7 +26,7 @@ fn the_bytes_of_each_line_are_those_of_the_program(tier: &str) {
             assert!(!is_left, "3.{}: {:#?}", python.minor, call.stack);
         }
         assert_native_frames_between(&traced);
-    }
+    });
 }
 
 /// The C function that calls a lambda is between the lambda and its caller, if the interpreter has the names of its
@@ -46,10 +46,10 @@ fn assert_native_frames_between(traced: &[python::Traced]) {
 /// The process runs before gpuprobe starts.
 #[bpf_test(tiers, alone)]
 fn live_bytes_of_a_running_process_have_their_lines(tier: &str) {
-    for python in python::on_tier(tier) {
+    at_once(&python::on_tier(tier), |python| {
         let (program, pid) = python.waiting(&[], "many_lines.py", &[]);
         assert_live_lines(program, &["--attach", tier, "-d", &pid.to_string()]);
-    }
+    });
 }
 
 #[bpf_test(alone)]
@@ -94,7 +94,7 @@ fn assert_labels(report: &Value, pid: u32) {
 #[bpf_test(tiers, alone)]
 fn failing_calls_have_the_lines_that_made_them(tier: &str) {
     let library = shown(python::runtime());
-    for python in python::on_tier(tier) {
+    at_once(&python::on_tier(tier), |python| {
         let (mut program, pid) = python.waiting(&["STANDIN_FAIL=cudaMalloc:2:3"], "failing_calls.py", &[]);
         let options = ["-p", &library, "-d", &pid.to_string(), "--attach", tier, "-e", "cudaMalloc"];
         let trace = Tracing::start(&[&options[..], &["--json", "--stack", "--errors-only"]].concat());
@@ -113,12 +113,12 @@ fn failing_calls_have_the_lines_that_made_them(tier: &str) {
         let expected: Vec<Vec<Line>> = failed.iter().map(|row| row.stack.clone()).collect();
         assert_eq!(expected.len(), 4, "every third of 14 calls");
         assert_eq!(shown, expected, "3.{}", python.minor);
-    }
+    });
 }
 
 #[bpf_test(tiers(best), alone)]
 fn of_ten_thousand_frames_the_innermost_are_shown_and_the_cut_is_visible(tier: &str) {
-    for python in python::all() {
+    at_once(python::all(), |python| {
         let (ledger, trace) = python.recorded(tier, "deep_recursion.py", &[]);
         let traced = python::traced(&trace, ledger.pid);
         let [call] = &traced[..] else { panic!("{} allocations", traced.len()) };
@@ -132,5 +132,5 @@ fn of_ten_thousand_frames_the_innermost_are_shown_and_the_cut_is_visible(tier: &
             python.minor < 11 && call.stack.last().is_some_and(|frame| frame.ends_with(" more)"));
         let is_cut = (lines.len(), next) == (MOST_FRAMES, Some(python::CUT));
         assert!(is_cut || is_cut_here, "3.{}: {} lines, {:#?}", python.minor, lines.len(), call.stack);
-    }
+    });
 }

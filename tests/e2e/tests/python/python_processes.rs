@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown, until};
+use gpuprobe_e2e::process::{PATIENCE, at_once, gpuprobe, shown, until};
 use gpuprobe_e2e::python::{self, PythonLedger};
 use gpuprobe_e2e::{Recording, Talk, bpf_test, fixtures};
 use gpuprobe_event::LossCause;
@@ -53,7 +53,7 @@ fn a_process_that_exits_before_its_names_are_read_is_counted() {
 /// The program is run by gpuprobe, which knows its interpreter before its first call.
 #[bpf_test(tiers(best), alone)]
 fn forked_and_executed_interpreters_have_lines(tier: &str) {
-    for python in python::all() {
+    at_once(python::all(), |python| {
         for how in ["fork", "exec"] {
             let processes = if how == "fork" { 2 } else { 1 };
             let (printed, trace) = python::recorded(&python.run(tier, "short_process.py", &[how]), processes);
@@ -65,7 +65,7 @@ fn forked_and_executed_interpreters_have_lines(tier: &str) {
                 assert_eq!(python::by_stack(&traced), ledger.by_stack(), "3.{}, {how}", python.minor);
             }
         }
-    }
+    });
 }
 
 /// Children of a Python process need no search for their interpreter, if it finds room in the table.

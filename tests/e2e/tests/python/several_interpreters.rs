@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpuprobe_e2e::bpf_test;
+use gpuprobe_e2e::process::at_once;
 use gpuprobe_e2e::python::{self, Allocation, Python};
 use gpuprobe_event::LossCause;
 
@@ -15,9 +16,7 @@ const AT_THE_SAME_TIME: [u64; 2] = [64 * 256, 74 * 256];
 
 #[bpf_test(tiers, alone)]
 fn calls_have_the_lines_of_the_interpreter_that_they_were_made_in(tier: &str) {
-    for python in python::on_tier(tier) {
-        assert_lines(python, tier, "shared");
-    }
+    at_once(&python::on_tier(tier), |python| assert_lines(python, tier, "shared"));
 }
 
 /// Only new interpreters have a GIL of their own.

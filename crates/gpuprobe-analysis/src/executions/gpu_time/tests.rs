@@ -107,6 +107,14 @@ fn time_is_summed_by_kernel_and_copies_have_their_bandwidth() {
 }
 
 #[test]
+fn quantiles_of_executions_that_took_nearly_the_same_fit_their_mean() {
+    let took = |ns| executed(kernel("a", 0, ns, None));
+    let row = &fed((48_000..48_200).map(took)).kernels[0];
+    let (mean, p50, p99) = (row.mean_ns().unwrap(), row.p50_ns.unwrap(), row.p99_ns.unwrap());
+    assert!(mean.abs_diff(p50) <= 2 && mean < p99 && p99 <= row.max_ns, "{mean} {p50} {p99}");
+}
+
+#[test]
 fn busy_time_is_that_of_the_union_over_the_time_covered() {
     let other_stream = |start, end| Execution { stream: 8, ..kernel("b", start, end, None) };
     let report = fed([

@@ -256,9 +256,8 @@ impl KernelModuleCalls {
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
         });
         let command = |(row, latency): &(CommandSummary, Distribution)| CommandSummary {
-            // the shortest and the longest time are exact, buckets are not
-            p50_ns: latency.quantile(500).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
-            p99_ns: latency.quantile(990).map(|ns| ns.clamp(row.min_ns, row.max_ns)),
+            p50_ns: latency.quantile(500),
+            p99_ns: latency.quantile(990),
             latency: latency.buckets().collect(),
             ..row.clone()
         };
