@@ -11,8 +11,8 @@
 
 mod correlated;
 mod holes;
+mod learned_streams;
 mod position_search;
-mod streams;
 mod walk;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ use gpuprobe_event::Tid;
 use self::correlated::CLOCK_ERROR_NS;
 pub use self::correlated::{Correlated, direction};
 use self::holes::Holes;
-use self::streams::Streams;
+use self::learned_streams::LearnedStreams;
 use self::walk::{Ids, Path, Slot, Walk};
 use crate::executions::submission::Submission;
 
@@ -62,7 +62,7 @@ pub struct Matcher {
     recent: BTreeMap<u64, Option<Found>>,
     last: Option<u64>,
     /// What matches have shown about streams.
-    streams: Streams,
+    streams: LearnedStreams,
     ids: Ids,
     /// So many ids followed each other without a gap.
     in_a_row: u32,
@@ -86,7 +86,7 @@ impl Default for Matcher {
             collecting: (0, u64::MAX),
             recent: BTreeMap::new(),
             last: None,
-            streams: Streams::default(),
+            streams: LearnedStreams::default(),
             ids: Ids::default(),
             in_a_row: 0,
             holes: Holes::default(),
@@ -292,7 +292,7 @@ impl Matcher {
     }
 }
 
-fn path<'p>(slots: &'p VecDeque<Slot>, streams: &'p Streams, ids: Ids, holes: &Holes) -> Path<'p> {
+fn path<'p>(slots: &'p VecDeque<Slot>, streams: &'p LearnedStreams, ids: Ids, holes: &Holes) -> Path<'p> {
     Path { slots, streams, ids, hole_ns: holes.first_ns() }
 }
 

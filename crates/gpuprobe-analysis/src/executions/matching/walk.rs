@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::correlated::{CLOCK_ERROR_NS, Correlated};
-use super::streams::{Agreement, Streams};
+use super::learned_streams::{Agreement, LearnedStreams};
 use crate::executions::submission::Submission;
 
 /// A submission, and whether an execution of it was found.
@@ -43,7 +43,7 @@ pub(super) struct Ids {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Path<'p> {
     pub(super) slots: &'p VecDeque<Slot>,
-    pub(super) streams: &'p Streams,
+    pub(super) streams: &'p LearnedStreams,
     pub(super) ids: Ids,
     /// From this time on, some submissions are not known. Walks end there.
     pub(super) hole_ns: u64,

@@ -30,13 +30,13 @@ struct Learned {
 
 /// What matches have shown about the streams of a process.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Streams {
+pub(super) struct LearnedStreams {
     numbers: HashMap<StreamKey, Learned>,
     /// The handle of each number that is certain.
     handles: HashMap<StreamNumber, u64>,
 }
 
-impl Streams {
+impl LearnedStreams {
     const MOST: usize = 1 << 12;
     const CERTAIN: u32 = 4;
     const STRONGEST: u32 = 16;
