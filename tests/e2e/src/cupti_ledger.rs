@@ -87,7 +87,9 @@ impl CuptiLedger {
     /// Reads the file. Nothing was collected if there is none.
     pub fn read(path: &Path) -> Self {
         let mut ledger = Self::default();
-        for line in fs::read_to_string(path).unwrap_or_default().lines() {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        // the last line may be incomplete while the program runs
+        for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
             let line: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));
             match line["change"].as_str() {
                 Some(change) => ledger.changes.push((change == "enabled", number(&line["kind"]))),

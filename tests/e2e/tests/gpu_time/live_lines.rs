@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gpuprobe_e2e::cupti_ledger::{FUNCTIONS, Record};
+use gpuprobe_e2e::process::{PATIENCE, until};
 use gpuprobe_e2e::{Tracing, bpf_test};
 use gpuprobe_event::ExecutionKind;
 
@@ -43,6 +44,9 @@ fn every_execution_is_a_line_when_the_gpu_has_done_it() {
     let options = ["-d", &shown_pid, "--no-time", "--gpu-time"].into_iter().chain(functions);
     let trace = Tracing::start(&options.collect::<Vec<_>>());
     work.until_collecting(true);
+    until(PATIENCE, "its functions are probed", || {
+        trace.messages().contains("gpuprobe: tracing").then_some(())
+    });
     work.finish(&mut program);
     let traced = trace.end();
     assert_eq!(traced.status, 0, "{}", traced.stderr);
