@@ -54,7 +54,8 @@ fn every_execution_is_a_line_when_the_gpu_has_done_it() {
     let (ledger, head) = (work.ledger(), format!("gpu_work {pid} GPU "));
     let shown: Vec<_> = traced.stdout.lines().filter(|line| line.starts_with(&head)).collect();
     let without_times = shown.iter().map(|line| line.split_once(" took ").unwrap().0.to_owned());
-    assert_eq!(counts(without_times), counts(ledger.records.iter().map(|record| line(pid, record))));
+    let executed = counts(ledger.records.iter().map(|record| line(pid, record)));
+    assert_eq!(counts(without_times), executed, "{}{}", traced.stdout, traced.stderr);
     assert_eq!(shown.len(), 180 + 20 * 4);
     assert!(shown.iter().all(|line| line.contains(", queued ")), "the calls of all are known");
     let states: Vec<_> =

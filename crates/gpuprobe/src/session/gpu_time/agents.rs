@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpuprobe_capture::{AgentContent, AgentReport, Capture, CaptureError};
@@ -35,6 +36,8 @@ pub(crate) struct Agents {
 #[derive(Debug)]
 struct Agent {
     library: AgentLibrary,
+    /// The name of the process. Its last reports may be read when it has exited.
+    name: Arc<str>,
     /// Its thread, once it has reported.
     tid: Option<Tid>,
     /// What it does, once it has reported.
@@ -45,6 +48,11 @@ struct Agent {
 impl Agents {
     pub(crate) fn new(nodes: bool) -> Self {
         Self { nodes, is_wanted: true, processes: HashMap::new(), reported: HashSet::new(), unfinished: 0 }
+    }
+
+    /// The name of a process whose agent was found.
+    pub(crate) fn name(&self, tgid: Tgid) -> Option<&Arc<str>> {
+        self.processes.get(&tgid).map(|agent| &agent.name)
     }
 
     /// Agents whose last records are missing.
@@ -101,7 +109,7 @@ impl Agents {
             note!("gpuprobe: no GPU times of process {tgid}: {error:#}");
             return;
         }
-        let agent = Agent { library, tid: None, collection: None, has_let_go: false };
+        let agent = Agent { library, name: name_of(tgid), tid: None, collection: None, has_let_go: false };
         self.processes.insert(tgid, agent);
     }
 
@@ -193,6 +201,11 @@ impl Agent {
         );
         Ok(())
     }
+}
+
+fn name_of(tgid: Tgid) -> Arc<str> {
+    let name = std::fs::read_to_string(Path::new(PROC).join(tgid.to_string()).join("comm"));
+    Arc::from(name.as_deref().map_or("?", str::trim_end))
 }
 
 fn is_running(tgid: Tgid) -> bool {

@@ -1,12 +1,9 @@
 //! Adds what GPUs executed to the events of a session.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use gpuprobe_analysis::executions::AgentRecords;
 use gpuprobe_capture::{AgentContent, AgentReport, Batch, Capture, CaptureError, Clock, Ending};
 use gpuprobe_discover::demangled;
-use gpuprobe_event::{Event, LossCause, Losses, ProcessChange, Tgid};
+use gpuprobe_event::{Event, LossCause, Losses, ProcessChange};
 
 use super::agents::Agents;
 use crate::cli::GraphTimes;
@@ -39,7 +36,6 @@ const FIRST_ID: u64 = 1 << 52;
 pub(crate) struct GpuTimes {
     pub(crate) agents: Agents,
     records: AgentRecords,
-    names: HashMap<Tgid, Arc<str>>,
     next_id: u64,
     schedule: Schedule,
     clock: Clock,
@@ -53,7 +49,6 @@ impl GpuTimes {
         Self {
             agents: Agents::new(graphs == GraphTimes::Nodes),
             records: AgentRecords::new(clock.epoch_ns()),
-            names: HashMap::new(),
             next_id: FIRST_ID,
             schedule,
             clock,
@@ -127,15 +122,14 @@ impl GpuTimes {
         let mut events = Vec::new();
         for AgentReport { tgid, content, .. } in reports {
             let AgentContent::Batch(header, records) = content else { continue };
-            let name = Arc::clone(self.names.entry(tgid).or_insert_with(|| name_of(tgid)));
-            events.extend(self.records.batch((tgid, &name), &header, records, now_ns, demangled));
+            let Some(name) = self.agents.name(tgid) else { continue };
+            events.extend(self.records.batch((tgid, name), &header, records, now_ns, demangled));
         }
         events.extend(self.records.settled(now_ns));
         for (_, process) in &batch.processes {
             events.extend(self.records.process(process));
             if process.change != ProcessChange::Start {
                 self.agents.forget(process.tgid, capture);
-                self.names.remove(&process.tgid);
             }
         }
         let events = self.numbered(events);
@@ -157,12 +151,6 @@ impl GpuTimes {
         }
         events
     }
-}
-
-/// The name of a process.
-fn name_of(tgid: Tgid) -> Arc<str> {
-    let name = std::fs::read_to_string(format!("/proc/{tgid}/comm"));
-    Arc::from(name.as_deref().map_or("?", str::trim_end))
 }
 
 #[cfg(test)]
