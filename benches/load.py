@@ -180,12 +180,12 @@ def counted_whole(probe, folder, seconds):
     daemon.stop()
 
 
-def streamed(probe, folder, calls, rate, threads):
+def streamed(probe, folder, calls, rate, threads, *options):
     """Received and lost calls, and calls per second."""
     with tempfile.TemporaryDirectory() as output:
         trace = f"{output}/trace.jsonl"
         program = Paced(folder, calls, rate, threads)
-        command = [probe, "record", "-d", str(program.pid), "-o", trace, "-e", CALL, "-q"]
+        command = [probe, "record", "-d", str(program.pid), "-o", trace, "-e", CALL, "-q", "--max-size", "none", *options]
         recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         time.sleep(1.5)
         program.go()
@@ -204,13 +204,21 @@ def streamed(probe, folder, calls, rate, threads):
 
 def streams(probe, folder, seconds):
     print(f"\nRecorded to a file, for about {seconds} s")
-    for what, rate, threads in (("300,000 a second of 2 threads", 300_000, 2), ("4 threads at full speed", 0, 4)):
+    kinds = (
+        ("300,000 a second of 2 threads", 300_000, 2, 100, ()),
+        ("4 threads at full speed", 0, 4, 95, ()),
+        ("4 threads at full speed, --lossless", 0, 4, 100, ("--lossless",)),
+    )
+    for what, rate, threads, wanted, options in kinds:
         calls = (rate or 600_000) * seconds // 4 * 4
-        received, lost, pace = streamed(probe, folder, calls, rate, threads)
+        received, lost, pace = streamed(probe, folder, calls, rate, threads, *options)
+        share = 100 * received / calls
         line(f"{what}: made", f"{calls:,}", f"{pace:,.0f} a second")
-        line("  received", f"{received:,}")
-        line("  lost", f"{lost:,}", "none" if rate else "", lost == 0 if rate else None)
+        line("  received", f"{share:.2f} %", f"{wanted} %", share >= wanted)
+        line("  lost", f"{lost:,}")
         expect(f"{what}: received and lost", received + lost, calls)
+        if options:
+            expect(f"{what}: lost", lost, 0)
 
 
 def spinning_seconds(probe, folder, calls, is_sampled):

@@ -32,10 +32,13 @@ fuzz_target!(|bytes: &[u8]| {
     let mut inspector = Inspector::with_hooks(Arc::clone(&HOOKED));
     for name in NAMES {
         let Ok(scan) = inspector.inspect(Path::new(name), &FILE.path()) else { continue };
-        let (planned, _) = plan(&scan.libraries, &|_, _| Some(FunctionId(1)));
+        let (planned, _) = plan(&scan.libraries, &|_, _| Some(FunctionId(1)), &|_, _| Some(FunctionId(1)));
         for target in planned.targets {
             for function in target.functions {
                 assert!(function.point.offset < bytes.len() as u64, "{function:?}");
+            }
+            for point in target.failure_points {
+                assert!(point.offset < bytes.len() as u64, "{point:?}");
             }
         }
     }

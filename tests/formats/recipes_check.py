@@ -1,6 +1,8 @@
-"""Runs the recipes of docs/analyse.md on a trace and compares their results with the trace.
+"""Runs the recipes of docs/analyse.md on a trace and compares their results with the trace, or runs those of a document
+that has what they print and compares that.
 
-    recipes_check.py DOCUMENT TRACE FOLDER      FOLDER has the packages duckdb and pandas
+    recipes_check.py DOCUMENT TRACE FOLDER                 FOLDER has the packages duckdb, pandas and pyarrow
+    recipes_check.py --printed DOCUMENT PROBE FOLDER
 
 DuckDB's command line is not a package: the query of such a recipe is run with the library instead.
 """
@@ -16,9 +18,11 @@ import subprocess
 import sys
 import tempfile
 
-document, trace, packages = sys.argv[1:]
-lines = [json.loads(line) for line in open(trace, encoding="utf-8")]
-recipes = re.findall(r"```(bash|python)\n(.*?)```", open(document, encoding="utf-8").read(), re.S)
+is_printed = sys.argv[1] == "--printed"
+document, subject, packages = sys.argv[1 + is_printed :]
+recipes = re.findall(
+    r"```(bash|python)\n(.*?)```(?:\n\n```text\n(.*?)```)?", open(document, encoding="utf-8").read(), re.S
+)
 sys.path.insert(0, packages)
 
 
@@ -30,13 +34,42 @@ def duckdb(text):
     import duckdb as library
 
     query = re.fullmatch(r'duckdb -c "(.*)"\s*', text, re.S).group(1)
-    return library.sql(query).fetchall()
+    return library.sql(query)
 
 
 def python(text):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(text, {})
     return out.getvalue()
+
+
+def check_printed():
+    """Runs the recipes in a folder that has the tests, and returns whether they print what the document says."""
+    good = bool(recipes)
+    probe, tests = os.path.abspath(subject), os.path.abspath("tests")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        os.symlink(tests, "tests")
+        os.symlink(probe, "gpuprobe")
+        os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+        for language, text, expected in recipes:
+            if language == "python":
+                found = python(text)
+            else:
+                found = str(duckdb(text)) if text.startswith("duckdb") else shell(text)
+            lines = [[line.rstrip() for line in text.rstrip().splitlines()] for text in (found, expected)]
+            if lines[0] != lines[1]:
+                good = False
+                print(f"WRONG: {text} prints\n{found}")
+        os.chdir("/")
+    return good
+
+
+if is_printed:
+    sys.exit(0 if check_printed() else 1)
+
+trace = subject
+lines = [json.loads(line) for line in open(trace, encoding="utf-8")]
 
 
 def counted(text):
@@ -76,9 +109,9 @@ expected = [
     lambda text: counted(shell(text)) == names,
     lambda text: close(float(shell(text)), gap),
     lambda text: counted(shell(text)) == kernels,
-    lambda text: duckdb(text) == [(allocated,)],
-    lambda text: [slow for _, slow in duckdb(text)] == slow_names,
-    lambda text: dict(duckdb(text)) == types,
+    lambda text: duckdb(text).fetchall() == [(allocated,)],
+    lambda text: [slow for _, slow in duckdb(text).fetchall()] == slow_names,
+    lambda text: dict(duckdb(text).fetchall()) == types,
     lambda text: int(python(text)) == allocated,
     lambda text: all(close(a, b) for a, b in zip(figures(python(text)), slowest, strict=True)),
     lambda text: sorted(map(int, figures(python(text)[: python(text).rindex("Name:")]))) == sorted(types.values()),
@@ -88,7 +121,7 @@ trace = os.path.abspath(trace)
 with tempfile.TemporaryDirectory() as folder:
     os.chdir(folder)
     shutil.copy(trace, "trace.jsonl")
-    for number, ((_, text), answers) in enumerate(zip(recipes, expected), 1):
+    for number, ((_, text, _), answers) in enumerate(zip(recipes, expected), 1):
         try:
             good = answers(text)
         except subprocess.CalledProcessError as error:

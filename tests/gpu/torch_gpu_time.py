@@ -8,25 +8,13 @@ import sys
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch_blocks import blocks
 
 STEPS = 100
 
 
-class Block(torch.nn.Module):
-    def __init__(self, width=256):
-        super().__init__()
-        self.norm, self.qkv, self.out = torch.nn.LayerNorm(width), torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
-        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        x = x + self.out(torch.softmax(q @ k.transpose(-1, -2), -1) @ v)
-        return x + self.down(torch.relu(self.up(x)))
-
-
 def decoder():
-    model = torch.nn.Sequential(*(Block() for _ in range(12))).cuda()
-    x = torch.randn(1, 16, 256, device="cuda")
+    model, x = blocks(12)
     with torch.no_grad():
         for _ in range(STEPS):
             model(x)
@@ -45,8 +33,7 @@ def training():
 
 
 def graph():
-    model = torch.nn.Sequential(*(Block() for _ in range(4))).cuda()
-    x = torch.randn(1, 16, 256, device="cuda")
+    model, x = blocks(4)
     with torch.no_grad():
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())

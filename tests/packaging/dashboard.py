@@ -1,4 +1,4 @@
-"""Checks the dashboard, and that it and the rules use only metrics that exist."""
+"""Checks the dashboards, and that they, the rules and docs/dcgm.md use only metrics that exist."""
 
 import json
 import pathlib
@@ -8,15 +8,16 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "prometheus"))
 import queries
 
-DASHBOARD = "packaging/grafana/gpuprobe.json"
+DASHBOARDS = ["packaging/grafana/gpuprobe.json", "packaging/grafana/gpuprobe-gpm.json"]
 RULES = "packaging/prometheus/rules.yml"
+COMPARISON = "docs/dcgm.md"
 # variables of Grafana itself
 BUILT_IN = {"__rate_interval", "__interval", "__range"}
 WIDTH = 24
 
 
-def problems():
-    with open(DASHBOARD) as file:
+def problems_of(path):
+    with open(path) as file:
         text = file.read()
     dashboard = json.loads(text)
     panels = dashboard["panels"]
@@ -31,11 +32,18 @@ def problems():
     for panel in (panel for panel in panels if panel["type"] != "row"):
         if not panel["targets"] or not panel["description"].endswith("."):
             yield f"{panel['title']} has no query or no description"
+
+
+def problems():
+    for path in DASHBOARDS:
+        yield from (f"{path}: {problem}" for problem in problems_of(path))
     known = queries.served("docs/metrics.md")
-    used = [(title, query) for title, query, _ in queries.of_dashboard(DASHBOARD)]
+    used = [(title, query) for path in DASHBOARDS for title, query, _ in queries.of_dashboard(path)]
     for title, query in used + list(queries.of_rules(RULES)):
         for name in sorted(queries.metrics_of(query) - known):
             yield f"{title} uses {name}, which docs/metrics.md does not have"
+    for name in sorted({queries.stem(name) for name in queries.METRIC.findall(pathlib.Path(COMPARISON).read_text())} - known):
+        yield f"{COMPARISON} names {name}, which docs/metrics.md does not have"
     recorded = {name for name, _ in queries.of_rules(RULES)}
     for title, query in queries.of_rules(RULES):
         for name in sorted(set(queries.RECORDED.findall(query)) - recorded):

@@ -21,12 +21,14 @@ PAUSES = 7
 # the values of Grafana's variables with a scrape interval of 15 seconds
 RATE_INTERVAL, INTERVAL = "1m", "15s"
 RULES = "packaging/prometheus/rules.yml"
-DASHBOARD = "packaging/grafana/gpuprobe.json"
+DASHBOARD, GPM_DASHBOARD = "packaging/grafana/gpuprobe.json", "packaging/grafana/gpuprobe-gpm.json"
 # the memory of a process that the stand-in of NVML reports
 NVML_BYTES = 5 << 30
 # classes of functions that the daemon counts by default
 COUNTED = {"alloc", "free", "memcpy", "memset", "launch", "sync"}
 # errors that the ledger program provokes
+# what GPM reports for metrics, by its numbers: percent for parts of a GPU, MiB per second for links
+GPM = {2: 86.4, 5: 83, 10: 15.125, 20: 2048, 60: 1.5}
 ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
 # with unique names, because processes of other tests have the usual ones
@@ -94,8 +96,8 @@ def check_counters(prometheus, functions, ledger):
     of = f'{{pid="{ledger["pid"]}"}}'
     calls = {name: n for name, n in ledger["driver_calls"].items() if name in functions and n}
     same("calls", prometheus.by("function", f"sum by (function) (gpuprobe_calls_total{of})"), calls)
-    timed = prometheus.by("function", f"sum by (function) (gpuprobe_call_duration_seconds_count{of})")
-    same("calls that were timed", timed, calls)
+    timed = prometheus.by("function", f"sum by (function) (gpuprobe_call_seconds_total{of}) > 0")
+    same("functions whose calls were timed", set(timed), set(calls))
     # its CUDA kernels have no names that the CUDA driver knows
     launches = prometheus.by("", f"sum(gpuprobe_kernel_launches_total{of})")
     same("launches", launches, {"": sum(ledger["launches"].values())})
@@ -172,6 +174,23 @@ def check_short(prometheus, functions, runs):
         assert falls and not any(falls), f"{name} falls: {falls}"
     ended = prometheus.by("", f"gpuprobe_exited_processes_total{of}").get("", 0)
     assert 0 < ended <= len(runs), f"{ended} of {len(runs)} are only in the sums by name"
+    calls = sums["instance_process:gpuprobe_calls_total:sum"]
+    same("calls over all series", prometheus.by("", f"sum(gpuprobe_calls_total{of})"), {"": calls})
+    moved = f'sum(gpuprobe_calls_total{{process="{SHORT}", ended!=""}})'
+    assert prometheus.by("", moved).get("", 0) > 0, "no series has ended"
+
+
+def check_increases(prometheus, functions, runs):
+    """No series falls, and none counts again what another one has counted. `increase` extrapolates by up to a scrape at each
+    end of a series."""
+    of = f'{{process="{SHORT}"}}'
+    falls = [n for _, n in prometheus.query(f"resets(gpuprobe_calls_total{of}[{SPAN}s])")]
+    assert falls and not any(falls), f"series fall: {falls}"
+    calls = next(iter(sums_of_short(functions, runs)[0].values()))
+    found = prometheus.by("", f"sum(increase(gpuprobe_calls_total{of}[{SPAN}s]))").get("", 0)
+    assert 0 < found < 1.1 * calls, f"the increase over all series is {found}, {calls} calls were made"
+    ended = [n for _, n in prometheus.query(f'increase(gpuprobe_calls_total{{process="{SHORT}", ended!=""}}[{SPAN}s])')]
+    assert not any(ended), f"sums over ended series rise: {ended}"
 
 
 def rates_of_short(prometheus, functions, runs):
@@ -224,7 +243,7 @@ def clean_metrics(promtool, text):
 
 
 def values_of(prometheus, query, instant, processes, start, end):
-    words = {"$instance": ".*", "$process": "|".join(processes)}
+    words = {"$instance": ".*", "$gpu": ".*", "$process": "|".join(processes)}
     words |= {"$__rate_interval": RATE_INTERVAL, "$__interval": INTERVAL, "$__range": f"{int(end - start)}s"}
     for variable, value in words.items():
         query = query.replace(variable, value)
@@ -258,18 +277,28 @@ def check_returned(prometheus, pid):
 def check_gpus(prometheus, pid):
     """The values that the stand-in of NVML always reports for its first GPU, and those that this test sets."""
     same("utilisation", prometheus.by("gpu", 'gpuprobe_gpu_utilization_ratio{gpu="0"}'), {"0": 0.42})
+    active = prometheus.by("part", 'gpuprobe_gpu_activity_ratio{gpu="0", part=~"sm|tensor|dram"}')
+    same("activity by GPM", active, {"sm": 0.864, "tensor": 0.83, "dram": 0.15125})
+    same("NVLink by GPM", prometheus.by("link", 'gpuprobe_gpu_traffic_bytes_per_second{direction="rx", link="nvlink"}'), {"nvlink": 1.5 * 2**20})
     same("power", prometheus.by("gpu", 'gpuprobe_gpu_power_watts{gpu="0"}'), {"0": 123.456})
     same("memory of a process", prometheus.by("gpu", f'gpuprobe_gpu_process_memory_bytes{{pid="{pid}"}}'), {"0": NVML_BYTES})
     same("XIDs", prometheus.by("xid", "gpuprobe_xid_errors_total"), {"79": 1})
     same("the alert", prometheus.by("xid", 'ALERTS{alertname="GpuXidError", alertstate="firing"}'), {"79": 1})
 
 
+def is_by_process(query):
+    """Whether it has a counter of processes: then processes that exit soon are in it."""
+    return "$process" in query and any(f"{function}((sum" in query for function in ("deriv", "delta", "increase"))
+
+
 def dashboard(check, prometheus, start, end):
     for title, query, instant in queries.of_dashboard(DASHBOARD):
         check(f"dashboard: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
         # the ledger program launches no graphs
-        if "(exited_)?" in query and title != "Graphs":
+        if is_by_process(query) and title != "Graphs":
             check(f"dashboard, short processes: {title}", is_seen, prometheus, query, instant, [SHORT], start, end)
+    for title, query, instant in queries.of_dashboard(GPM_DASHBOARD):
+        check(f"dashboard of GPM: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
 
 
 def during(check, daemon, prometheus, functions, programs, short, promtool):
@@ -296,6 +325,7 @@ def during(check, daemon, prometheus, functions, programs, short, promtool):
     check("call sites", equal, check_sites, prometheus, leaks.ledger(), start + SPAN * 0.75)
     runs = short.ledgers()
     check(f"sums of {len(runs)} short processes", equal, check_short, prometheus, functions, runs)
+    check("increases of short processes", equal, check_increases, prometheus, functions, runs)
     check("rates of short processes", equal, rates_of_short, prometheus, functions, runs)
     end = time.time()
     dashboard(check, prometheus, start, end)
@@ -340,6 +370,7 @@ def main(probe, standins, binaries, folder):
         with open(nvml, "a") as file:
             pid = programs["ledger"].pid
             file.write(f"process 0 compute {pid} {NVML_BYTES}\nbusy 0 {pid} 30 5 0 0\nxid 0 79\n")
+            file.writelines(f"gpm 0 {metric} {value}\n" for metric, value in GPM.items())
         during(check, daemon, prometheus, functions, programs, short, f"{binaries}/promtool")
     except AssertionError as error:
         check.failed += 1

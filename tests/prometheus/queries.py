@@ -8,8 +8,6 @@ import yaml
 METRIC = re.compile(r"\b(?:gpuprobe|process)_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\b[a-z_]+:[a-z0-9_:]+\b")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-# a metric of processes together with the sum over exited ones
-NAMES = re.compile(r'__name__=~"([^"]*)"')
 # lists of labels, whose names look like those of metrics
 LISTS = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -35,8 +33,7 @@ def of_rules(path):
 def metrics_of(query):
     """The metrics that a query uses; a histogram by its family name."""
     bare = LISTS.sub("", RECORDED.sub("", TEXT.sub("", query)))
-    both = {names.replace("(exited_)?", ended) for names in NAMES.findall(query) for ended in ("", "exited_")}
-    return {stem(name) for name in METRIC.findall(bare)} | {stem(name) for name in both}
+    return {stem(name) for name in METRIC.findall(bare)}
 
 
 def stem(name):

@@ -17,11 +17,14 @@ pub(crate) mod samples;
 pub mod stats;
 pub mod threads;
 pub mod timeline;
+pub mod view;
 
 pub use self::cost::benchmark::{
     CostReport, Judged, Measured, ModeCost, Spread, Target, TierCost, costs, judge,
 };
-pub use self::cost::budget::{Budget, BudgetReport, CallCost, Called, Decision, UnprobedFunction};
+pub use self::cost::budget::{
+    Budget, BudgetReport, CallCost, Called, SampledFunction, SampledGroup, SamplingPlan, Stratum,
+};
 pub use self::cost::prediction::{Prediction, Rate, predict};
 pub use self::cost::{budget, prediction};
 pub use self::executions::gpu_time::{self, GpuTime};
@@ -43,7 +46,9 @@ pub use self::leaks::{Growth, Judgement, Rules, Verdict};
 pub use self::live::exited::{ExitedProcess, ExitedProcesses, PastProcesses};
 pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
 pub use self::live::pending_calls::{OldestCall, oldest_calls};
-pub use self::live::self_metrics::{Answered, Refused, SelfMetrics, Served};
+pub use self::live::self_metrics::{
+    Answered, Pushed, PushedItems, PushedRequests, Refused, SelfMetrics, Served,
+};
 pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot};
 pub use self::live::{function_counts, gpu_state, snapshot};
 pub use self::process_info::ProcessInfo;
@@ -57,6 +62,7 @@ pub use self::recording::functions::FunctionSummary;
 pub use self::recording::kernel_module::{CommandSummary, KernelModuleSummary, Layer};
 pub use self::recording::memory_ledger::{MemorySummary, Total};
 pub use self::recording::processes::{ProcessEnd, ProcessSummary};
+pub use self::recording::ranks;
 pub use self::recording::replay::{LiveCurve, Replay, ReplayReport};
 pub use self::recording::site_calls;
 pub use self::recording::site_calls::{CallsBySite, SiteCalls};

@@ -12,6 +12,8 @@ pub struct ProcessInfo {
     /// The pid in its own namespace, if that is a different one.
     pub ns_pid: Option<Tgid>,
     pub container: Option<Container>,
+    /// Its user, if that could be read.
+    pub uid: Option<u32>,
     /// When it exited, on the clock of [`crate::ExitedProcesses::forget_old`].
     pub exited_at_ns: Option<u64>,
     /// The host's numbers of the GPUs that the process sees.

@@ -14,6 +14,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
         parent: None,
         depth: 0,
         nested: false,
+        weight: 1,
         start_ns: 100,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 1000 },
         tgid: Tgid(100),
@@ -112,6 +113,7 @@ pub(crate) fn process(change: ProcessChange, at_ns: u64, exit_status: Option<i32
         ns_pid: None,
         container: None,
         exit_status,
+        rank: None,
         live: Vec::new(),
     }
 }

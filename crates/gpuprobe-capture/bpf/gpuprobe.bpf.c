@@ -19,8 +19,10 @@
 #include "linux/linux_functions.bpf.h"
 #include "call/call_return.bpf.h"
 #include "call/process_lifecycle.bpf.h"
+#include "call/wait_for_room.bpf.h"
 #include "linux/unified_memory.bpf.h"
 #include "call/entry_count.bpf.h"
+#include "call/failure_points.bpf.h"
 #include "call/tensor_reports.bpf.h"
 #include "linux/linux_tracepoints.bpf.h"
 #include "core/btf_types.bpf.h"
@@ -76,6 +78,13 @@ int loader_perf(struct pt_regs *ctx)
 	return 0;
 }
 
+SEC("uprobe.multi.s")
+int lossless_multi(struct pt_regs *ctx)
+{
+	wait_for_room(PT_REGS_IP(ctx));
+	return 0;
+}
+
 /* Writes every open call, thread by thread, the outermost first. */
 SEC("iter/task")
 int open_calls(struct bpf_iter__task *ctx)
@@ -118,6 +127,20 @@ static __always_inline bool is_abandoned(const struct gp_call *call, struct task
 	       stack_pointer > call->stack_pointer;
 }
 
+/*
+ * The last launch of a thread that is in no observed call. Its return was not probed, so it may have returned
+ * long ago: user space looks at the place of its return address. 0 if there was none.
+ */
+static __always_inline __u64 unprobed_launch(struct gp_thread *thread, struct gp_pending_call *pending)
+{
+	struct gp_unprobed_launch *launch = &thread->last_launch;
+
+	pending->function = launch->function;
+	pending->return_slot = launch->stack_pointer;
+	pending->return_address = launch->return_address;
+	return launch->start_ns;
+}
+
 /* Writes the outermost call of every thread, if it is pending. */
 SEC("iter/task")
 int pending_calls(struct bpf_iter__task *ctx)
@@ -130,16 +153,23 @@ int pending_calls(struct bpf_iter__task *ctx)
 	if (!task)
 		return 0;
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
-	if (!thread || !thread->depth)
+	if (!thread)
 		return 0;
+	/* also holds the arguments of a launch without a return probe: the stack pointer is that of the
+	 * launch */
 	call = open_call(thread, 0);
-	pending.start_ns = call->start_ns;
+	if (thread->depth) {
+		pending.start_ns = call->start_ns;
+		pending.function = call->function;
+	} else {
+		pending.start_ns = unprobed_launch(thread, &pending);
+	}
 	if (!pending.start_ns || pending.start_ns + GP_PENDING_NS > bpf_ktime_get_ns() ||
 	    is_abandoned(call, task))
 		return 0;
 	pending.instance = thread->instance;
 	pending.tgid = thread->tgid;
-	pending.function = call->function;
+	pending.tid = thread->tid;
 	bpf_seq_write(ctx->meta->seq, &pending, sizeof(pending));
 	return 0;
 }

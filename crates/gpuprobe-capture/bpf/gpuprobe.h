@@ -29,6 +29,10 @@ enum gp_length {
 	GP_BUCKETS = 32,
 	/* entries of a thread's launch cache; a power of two */
 	GP_LAUNCH_CACHE = 128,
+	/* cached rows of copies per thread: 8 kinds, 8 kinds of host memory, and whether the call waits */
+	GP_COPY_CACHE = 128,
+	/* how many threads of a process have counters of copies to themselves; a power of two */
+	GP_LANES = 16,
 	/* open calls per thread; a power of two */
 	GP_DEPTH = 16,
 	/* cached rows of functions per thread; a power of two */
@@ -48,6 +52,8 @@ enum gp_length {
 	GP_FUNCTIONS = 8192,
 	/* rows for the states of libraries, indexed by the low bits of their numbers; a power of two */
 	GP_LIBRARIES = 4096,
+	/* the bits of an attach cookie from here on are the number of a turn: see gp_turn */
+	GP_COOKIE_TURN = 48,
 };
 
 /* the maximum of gp_call.entered: it stands for this many or more */
@@ -91,8 +97,11 @@ struct gp_library {
 	__u64 observed_since_ns;
 	/* gp_library_state */
 	__u32 state;
-	__u32 reserved;
+	/* the size of its file; the maximum if that is larger */
+	__u32 file_bytes;
 };
+
+#include "wire/turn.h"
 
 /* Reasons why something was lost; in the order of LossCause in gpuprobe-event. */
 enum gp_loss {
@@ -254,13 +263,17 @@ enum gp_function_flags {
 	 * return_safety.bpf.h), or a C++ exception may leave it
 	 */
 	GP_ENTRY_ONLY = 65536,
-	/* its probes are about to be detached: new calls are ignored, open calls still return */
-	GP_DETACHING = 131072,
+	/* only its calls that begin in a turn are observed: see gp_turn */
+	GP_SAMPLED = 131072,
 	/* it may run any code before it returns: it takes a callback, or the user named it */
 	GP_RUNS_CODE = 262144,
 	/* its calls get a call site, except those inside other calls that get one; see gp_config.call_sites
 	 */
 	GP_TAKES_SITE = 524288,
+	/* a launch of which not every return is probed: see launch_entries.bpf.h */
+	GP_SAMPLES_RETURNS = 1048576,
+	/* with GP_SAMPLED: it has probes only in turns */
+	GP_IN_TURNS = 2097152,
 };
 
 /* What the probes of one function do. The low bits of the attach cookie are its index. */
@@ -353,6 +366,7 @@ enum gp_call_flags : __u16 {
 };
 
 #include "wire/effect.h"
+#include "wire/failure_point.h"
 
 /*
  * One call: its state while it is open, and its record when it has returned. The fields that only some
@@ -364,7 +378,9 @@ struct gp_call {
 	/* gp_call_flags */
 	__u16 flags;
 	/* its row in `functions` */
-	__u32 function;
+	__u16 function;
+	/* how many calls it stands for: 1, or the weight of the turn that it began in */
+	__u16 weight;
 	__u64 id;
 	/* the id of the innermost enclosing call that is sent or counted; 0 if none */
 	__u64 parent;

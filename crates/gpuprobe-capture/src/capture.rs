@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, Target};
-use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, PendingCall, ProcessKey};
+use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, ProcessMaps, Target};
+use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey};
 use gpuprobe_event::{
-    Api, Call, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
+    Api, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
 };
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -27,7 +27,7 @@ use crate::load::collect::{Collect, CountedOps};
 use crate::load::config::CaptureConfig;
 use crate::load::hooks::{LinuxFunctionHook, TracepointHook, Unprobed};
 use crate::load::loader::load;
-use crate::load::requirements::check;
+use crate::load::requirements::{check, check_lossless};
 use crate::ring::agent_ring::AgentRing;
 use crate::ring::batch::{Answer, Batch, Ending, PausedProcess};
 use crate::ring::cuda_kernel_names::proven_word;
@@ -43,8 +43,10 @@ use crate::wire::{MapName, from_bytes};
 
 mod agents;
 mod interpreters;
-
 mod memory;
+mod sampling;
+mod spooling;
+mod unfinished_calls;
 
 /// How long before it takes effect the end of observation is announced: all CPUs must see it by then.
 const STOP_AHEAD: Duration = Duration::from_millis(1);
@@ -79,6 +81,7 @@ impl Capture {
     /// helper.
     pub fn open(config: &CaptureConfig, helper: Command) -> Result<Self, CaptureError> {
         let tier = check(&support(), config.tier)?;
+        check_lossless(config, tier)?;
         let object = Rc::new(load(config, tier)?);
         let counted = CountedOps {
             launches: config.launches,
@@ -87,6 +90,7 @@ impl Capture {
             rows: config.rows,
             annotate_records: config.annotate_records,
             call_sites: config.call_sites,
+            samples_launch_returns: config.sample_launch_returns,
         };
         let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
         let clock = Clock::start();
@@ -148,15 +152,16 @@ impl Capture {
     /// Ends observation at one instant, removes every probe, and takes what is left in the rings. No process is
     /// paused any more after this.
     pub fn detach(&mut self) -> Result<Ending, CaptureError> {
-        let at_ns = self.stop()?;
-        self.attacher.detach_probes();
+        let at_ns = self.detach_probes()?;
         // no probe runs any more, but threads that exit still send their open calls
         let mut open = self.open_calls()?;
         self.attacher.detach_tracepoints();
         let mut all = self.take()?;
         loop {
             let more = self.take()?;
-            if more.calls.is_empty() && more.processes.is_empty() && more.paused.is_empty() {
+            let is_empty = more.calls.is_empty() && more.processes.is_empty() && more.paused.is_empty();
+            // what is spooled may be records that are no calls
+            if is_empty && self.spooled_calls().is_none() {
                 break;
             }
             all.calls.extend(more.calls);
@@ -165,7 +170,6 @@ impl Capture {
             all.xids.extend(more.xids);
             all.stacks += more.stacks;
         }
-        all.remove_after(at_ns);
         open.retain(|call| call.start_ns < at_ns);
         // threads that exited meanwhile have sent their open calls, which were open at that instant too
         let sent = all.take_open();
@@ -185,6 +189,12 @@ impl Capture {
     /// Reads what a process has mapped, so that its stacks and names can be resolved even if it exits soon.
     pub fn observe(&mut self, tgid: Tgid) {
         self.ring.decoder.observe(tgid);
+        self.write_pythons();
+    }
+
+    /// As [`Capture::observe`], for a process whose mappings were just read.
+    pub fn observe_maps(&mut self, tgid: Tgid, maps: &ProcessMaps) {
+        self.ring.decoder.observe_maps(tgid, maps);
         self.write_pythons();
     }
 
@@ -241,17 +251,19 @@ impl Capture {
     /// Takes one batch of records. Under load it drains the ring in batches.
     pub fn take(&mut self) -> Result<Batch, CaptureError> {
         self.attacher.uprobes.check_helper()?;
-        self.attacher.uprobes.detach_paused();
+        let begun_ns = self.clock.elapsed_ns();
         let (mut batch, is_empty) = self.ring.read()?;
+        if let Some(stopped_ns) = self.stopped_ns {
+            batch.remove_after(stopped_ns);
+        }
         self.tables.write_name_word(self.ring.decoder.name_word())?;
         self.tables.write_sites(&mut self.ring.decoder.sites)?;
         self.retire_graphs()?;
         self.write_pythons();
         if is_empty {
             self.forget_exited()?;
-        } else {
-            self.ring.defer_processes(&mut batch);
         }
+        self.ring.defer_processes(&mut batch, is_empty.then_some(begun_ns));
         batch.is_drained = is_empty;
         self.ring.note_exits(&batch);
         Ok(batch)
@@ -277,17 +289,6 @@ impl Capture {
         Ok(())
     }
 
-    /// Calls that are open now, of all threads, outer ones before those made inside them.
-    pub fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
-        self.ring.open_calls()
-    }
-
-    /// The outermost call of every thread, if it has been open for more than a second. This visits every thread of the
-    /// host.
-    pub fn pending_calls(&self) -> Result<Vec<PendingCall>, CaptureError> {
-        self.tables.pending_calls(self.clock)
-    }
-
     /// The stack of a call site, innermost frame first; empty if it is not known. The first time may take long.
     pub fn frames_of(&mut self, site: SiteId) -> Arc<[Frame]> {
         self.ring.decoder.frames_of(site)
@@ -300,13 +301,14 @@ impl Capture {
     pub fn losses(&self) -> Result<Losses, CaptureError> {
         let mut losses = self.tables.losses()?;
         losses.add(LossCause::Undecodable, self.ring.decoder.undecodable);
+        losses.add(LossCause::Discarded, self.ring.discarded);
         losses.add(LossCause::LostStack, self.ring.decoder.sites.lost());
         losses.add(LossCause::UnreadGpuOp, self.ring.decoder.graphs.unknown_changes);
         losses.add(LossCause::LostName, self.ring.decoder.graphs.refused);
         losses.add(LossCause::ShortenedStack, self.ring.decoder.sites.shortened());
         losses.add(LossCause::UnreadPython, self.ring.decoder.unread_python() + self.refused_pythons);
         losses.add(LossCause::SitesFull, self.tables.refused_sites);
-        losses.add(LossCause::OverBudget, self.attacher.uprobes.times_detached());
+        losses.add(LossCause::OverBudget, self.attacher.uprobes.missed_turns());
         let of_agents = self.agents.as_ref().map(AgentRing::losses).unwrap_or_default();
         of_agents.iter().for_each(|(cause, count)| losses.add(cause, count));
         Ok(losses)
@@ -315,6 +317,13 @@ impl Capture {
     /// Calls of every process and function, without the calls that [`Capture::gpu_ops`] counts.
     pub fn counts(&self) -> Result<Vec<CallCounts>, CaptureError> {
         self.tables.counts()
+    }
+
+    /// Calls of every process and function, with those that launched something.
+    pub fn all_counts(&self) -> Result<Vec<CallCounts>, CaptureError> {
+        let mut all = self.tables.counts()?;
+        all.extend(self.tables.launch_calls()?);
+        Ok(all)
     }
 
     /// How often every function failed, by error. If it is read after the calls, no failed call is missing.
@@ -424,18 +433,6 @@ impl Capture {
     /// Pauses targets with this dynamic loader while it maps libraries.
     pub fn attach_loader(&mut self, loader: &Loader) -> Result<(), CaptureError> {
         self.attacher.uprobes.attach_loader(loader)
-    }
-
-    /// Removes the probes of a function from every file, and returns whether it had any. Its calls are ignored from
-    /// now on as they begin. The probes are removed later, so that calls that are open now can return first.
-    pub fn detach_function(&mut self, id: FunctionId) -> Result<bool, CaptureError> {
-        self.attacher.uprobes.pause_function(id)
-    }
-
-    /// Attaches the probes of a function again, in every file. A file that cannot be opened is tried again the next
-    /// time.
-    pub fn reattach_function(&mut self, id: FunctionId) -> Result<(), CaptureError> {
-        self.attacher.uprobes.resume_function(id)
     }
 
     /// Updates the path by which a library's file can be opened: a path through a process's mounts ends with the

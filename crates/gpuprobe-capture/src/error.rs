@@ -56,6 +56,19 @@ pub enum CaptureError {
         #[source]
         source: libbpf_rs::Error,
     },
+    /// Calls cannot wait on this tier.
+    #[error(
+        "--lossless is not possible where probes are attached by `{0}`: calls can wait only from Linux 6.6 on"
+    )]
+    LossyTier(Tier),
+    /// What the Linux kernel runs cannot wait.
+    #[error(
+        "--lossless is for calls of libraries: leave out --driver, and hooks of Linux functions and tracepoints"
+    )]
+    LossyLinux,
+    /// Records that wait to be decoded cannot be read back.
+    #[error("cannot read the records that wait to be decoded: {0}")]
+    Spool(#[source] std::io::Error),
     /// Probes on our own functions did not see every call.
     #[error("cannot measure the cost of probes on this machine: they saw {seen} of {made} calls")]
     Unmeasured {

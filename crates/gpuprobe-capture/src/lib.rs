@@ -27,6 +27,7 @@ pub use attach::linux::linux_functions::{LinuxTier, ProbedFunctions, linux_tiers
 pub use attach::linux::xid_source::{XidSource, xid_source};
 pub use attach::uprobe::detachable_probes::is_detachable;
 pub use attach::uprobe::library::Attached;
+pub use attach::uprobe::sampled_probes::Turn;
 pub use capture::Capture;
 pub use error::CaptureError;
 pub use function_table::function_row::{
@@ -61,5 +62,6 @@ pub use ring::agent_ring::{AgentContent, AgentReport};
 pub use ring::batch::{Answer, Batch, Ending, PausedProcess};
 pub use ring::mapping_events::{Mappings, NewMappings};
 pub use ring::mapping_record::Mapped;
+pub use ring::spool_file::SpoolFile;
 pub use tables::exited_rows::ExitedRows;
 pub use threads::{SampledThreads, ThreadIterator, ThreadSampler, ThreadSamples};

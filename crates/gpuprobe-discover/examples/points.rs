@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use gpuprobe_discover::{HostPaths, Inspector, Scan, Skipped, plan};
-use gpuprobe_event::FunctionId;
+use gpuprobe_discover::{HostPaths, Inspector, Library, Scan, Skipped, plan};
+use gpuprobe_event::{Api, FunctionId};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,8 +38,16 @@ fn main() {
 
 fn show(scan: &Scan) {
     let start = Instant::now();
-    let (plan, refused) = plan(&scan.libraries, &|_, _| Some(FunctionId(0)));
+    let (plan, refused) = plan(&scan.libraries, &|_, _| Some(FunctionId(0)), &|_, _| None);
     println!("planned in {:?}", start.elapsed());
+    let start = Instant::now();
+    let is_runtime = |library: &Library| library.kind == Api::Runtime;
+    let failures = |library: &Library, _: &str| is_runtime(library).then_some(FunctionId(0));
+    let (failing, unclear) = gpuprobe_discover::plan(&scan.libraries, &|_, _| None, &failures);
+    println!("failure points found in {:?}", start.elapsed());
+    for target in failing.targets.iter() {
+        println!("  {} failure points", target.failure_points.len());
+    }
     for target in &plan.targets {
         let library = &target.library;
         println!("{:?} {:?} {} {:?}", library.path, library.kind, library.soname, library.cuda_major);
@@ -58,7 +66,7 @@ fn show(scan: &Scan) {
             );
         }
     }
-    for Skipped { path, reason, .. } in scan.skipped.iter().chain(&refused) {
+    for Skipped { path, reason, .. } in scan.skipped.iter().chain(&refused).chain(&unclear) {
         println!("skipped {path:?}: {reason}");
     }
 }

@@ -33,13 +33,13 @@ pub use library::{
     inspect, loader_cache, of_host, of_pid,
 };
 pub use probe_point::{
-    AttachPlan, LinuxFunction, NvidiaKmod, PlannedFunction, ProbeCost, ProbePoint, Target, linux_functions,
-    nvidia_kmods, plan, traceable_functions, tracefs,
+    AttachPlan, FailurePoint, LinuxFunction, NvidiaKmod, PlannedFunction, ProbeCost, ProbePoint, Target,
+    linux_functions, nvidia_kmods, plan, traceable_functions, tracefs,
 };
 pub use process::{
     AgentLibrary, CONTAINER_LOGS, CuptiLibrary, GpuTimeLibraries, Loader, Memory, Origin, ProcessFile,
-    ProcessMemory, RequestPoint, container_named, container_of, gpu_time_libraries, loader_of, mapped_range,
-    offset_in_file, origin_of, pod_of, uses_cuda_malloc_async, variable_at_start,
+    ProcessMaps, ProcessMemory, RequestPoint, container_named, container_of, gpu_time_libraries, loader_of,
+    mapped_range, offset_in_file, origin_of, pod_of, uses_cuda_malloc_async, variable_at_start,
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{

@@ -13,7 +13,7 @@ use crate::catalogue::Space;
 use crate::driver::CommandCode;
 use crate::effect::DeviceTime;
 use crate::gpu::Identity;
-use crate::ids::{FunctionId, SiteId, Tgid};
+use crate::ids::{FunctionId, SiteId, Tgid, Tid};
 use crate::name::Name;
 use crate::tensor_summary::TensorSource;
 
@@ -55,6 +55,16 @@ pub struct PendingCall {
     pub function: FunctionId,
     /// When it began, since the start of the observation.
     pub start_ns: u64,
+    /// Where the call may still be, if its return is not probed; `None` if it has certainly not returned.
+    pub unprobed: Option<UnprobedReturn>,
+}
+
+/// A call whose return is not probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UnprobedReturn {
+    pub tid: Tid,
+    /// Where its return address is on the stack of the thread, for as long as it has not returned.
+    pub slot: u64,
 }
 
 /// Ioctls of one command by one process.

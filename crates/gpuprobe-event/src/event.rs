@@ -16,6 +16,7 @@ use crate::ids::{SiteId, Tgid, Tid};
 use crate::loss::LossCause;
 pub use crate::name::Name;
 use crate::out_of_memory::OutOfMemoryEvent;
+use crate::rank::Rank;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
@@ -34,6 +35,22 @@ pub enum Event {
     Range(Box<RangeEvent>),
     /// The agent inside a process began or ceased to collect GPU times.
     Agent(Box<AgentEvent>),
+}
+
+impl Event {
+    /// When it ended, in nanoseconds since the recording began. A call that was not seen to return ends when it began.
+    pub fn ended_ns(&self) -> u64 {
+        match self {
+            Self::Call(call) => call.start_ns.saturating_add(call.duration_ns().unwrap_or(0)),
+            Self::Process(process) => process.at_ns,
+            Self::Loss(loss) => loss.at_ns,
+            Self::Xid(xid) => xid.at_ns,
+            Self::OutOfMemory(event) => event.at_ns,
+            Self::Execution(execution) => execution.end_ns,
+            Self::Range(range) => range.end_ns,
+            Self::Agent(state) => state.end_ns,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -84,6 +101,8 @@ pub struct Call {
     pub depth: u8,
     /// An enclosing call of the same kind counts the effect of this one on memory, as a copy or as a launch.
     pub nested: bool,
+    /// How many calls it stands for: more than 1 if its function was sampled.
+    pub weight: u16,
     /// Nanoseconds since the recording began.
     pub start_ns: u64,
     pub outcome: Outcome,
@@ -224,6 +243,8 @@ pub struct ProcessEvent {
     pub container: Option<Arc<str>>,
     /// For an exit, as in a shell: the exit code, or 128 plus the signal.
     pub exit_status: Option<i32>,
+    /// Its number in its job, as of its start or exec.
+    pub rank: Option<Rank>,
     /// Its live memory by kind, at the start of a trace segment: earlier segments may have been removed.
     pub live: Vec<MemoryAmount>,
 }

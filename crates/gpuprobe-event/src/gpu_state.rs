@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::gpu::{HostGpu, Identity, PciAddress, Uuid};
+use crate::gpu_activity::Activity;
 use crate::ids::Tgid;
 
 /// The identity of a GPU in NVML.
@@ -149,6 +150,9 @@ pub struct GpuState {
     pub fan_percent: Option<u32>,
     /// 0 is the fastest, 15 the slowest.
     pub performance_state: Option<u32>,
+    /// What its parts did since the reading before; GPUs before Hopper do not report it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activity: Option<Activity>,
     /// The processes that use it, each once.
     #[serde(skip)]
     pub processes: Vec<GpuProcess>,

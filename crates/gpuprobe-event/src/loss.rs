@@ -109,13 +109,14 @@ causes! {
     OutputFull = "output_full" [],
     /// events in the oldest segments of the trace, which were removed to keep to --max-size
     SegmentRemoved = "segment_removed" [Events],
-    /// times that a function was switched off because its calls cost more than --budget allows; its figures are lower
-    /// bounds
+    /// turns in which functions that are sampled because of --budget could not be probed; their figures are too low
     OverBudget = "over_budget" [Events],
     /// events not written to the trace because the disk was nearly full
     DiskFull = "disk_full" [Events],
     /// executions that CUPTI or the agent dropped: GPU times are too low
     LostExecution = "lost_execution" [GpuTime],
+    /// calls that were recorded but not decoded, because gpuprobe had to end at once
+    Discarded = "discarded" [Events],
 }
 
 impl LossCause {
@@ -137,9 +138,15 @@ impl LossCause {
 }
 
 /// Counts by cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Losses {
     counts: [u64; LossCause::ALL.len()],
+}
+
+impl Default for Losses {
+    fn default() -> Self {
+        Self { counts: [0; LossCause::ALL.len()] }
+    }
 }
 
 impl Losses {

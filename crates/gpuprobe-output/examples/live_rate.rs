@@ -25,6 +25,7 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
         parent: None,
         depth: 0,
         nested: false,
+        weight: 1,
         start_ns: 123_456_789,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 4567 },
         tgid: Tgid(12_345),

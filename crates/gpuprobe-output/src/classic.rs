@@ -19,7 +19,7 @@ use process_lines::{line, process_line, processes_line, whereabouts};
 use rates::Rates;
 
 use crate::gpu_op_text::failed;
-use crate::over_budget::over_budget_line;
+use crate::sampled::{mark_of, sampled_line};
 use crate::timestamp::timestamp;
 use crate::units::{count, duration};
 
@@ -95,10 +95,7 @@ impl Classic {
         }
         if self.sections == Sections::ALL {
             gpu_ops::gaps(&mut out, snapshot);
-            // advice is derived from the counts of functions, which are too low for a function over the budget
-            if snapshot.budget.as_ref().is_none_or(|budget| budget.unprobed.is_empty()) {
-                gpu_ops::advised(&mut out, snapshot, &self.rates);
-            }
+            gpu_ops::advised(&mut out, snapshot, &self.rates);
             calls(&mut out, snapshot);
         }
         gpu_ops::ioctls(&mut out, snapshot);
@@ -106,7 +103,7 @@ impl Classic {
             unexplained(&mut out, snapshot);
         }
         failures(&mut out, snapshot);
-        over_budget(&mut out, snapshot, self.utc_offset_seconds);
+        sampled(&mut out, snapshot);
         losses(&mut out, snapshot);
         skipped(&mut out, snapshot);
         out.push_str(RULE);
@@ -164,10 +161,10 @@ impl Classic {
 fn calls(out: &mut String, snapshot: &Snapshot) {
     out.push_str("calls per function:\n");
     for process in &snapshot.processes {
-        functions(out, &process_line(process), &process.functions);
+        functions(out, snapshot, &process_line(process), &process.functions);
     }
     for past in &snapshot.past {
-        functions(out, &processes_line(past), &past.functions);
+        functions(out, snapshot, &processes_line(past), &past.functions);
     }
     out.push('\n');
 }
@@ -190,12 +187,12 @@ fn failures(out: &mut String, snapshot: &Snapshot) {
     out.push('\n');
 }
 
-fn functions(out: &mut String, process: &str, functions: &[FunctionCounts]) {
+fn functions(out: &mut String, snapshot: &Snapshot, process: &str, functions: &[FunctionCounts]) {
     let mut called = functions.iter().filter(|f| f.calls > 0 && !f.is_system_call()).peekable();
     if called.peek().is_some() {
         line(out, format_args!("{process}"));
     }
-    called.for_each(|f| function(out, f));
+    called.for_each(|f| function(out, f, mark_of(snapshot, f.api, f.function)));
 }
 
 /// The addresses of one process. Returns the addresses to remember.
@@ -223,11 +220,11 @@ fn memory_map(out: &mut String, process: &ProcessSnapshot, known: BTreeSet<u64>)
     sizes.into_keys().collect()
 }
 
-fn function(out: &mut String, f: &FunctionCounts) {
-    let mut text = format!("\t{}: {}", f.function, count(f.calls, "call", "calls"));
+fn function(out: &mut String, f: &FunctionCounts, mark: &str) {
+    let mut text = format!("\t{}: {mark}{}", f.function, count(f.calls, "call", "calls"));
     text += &failed(f.errors);
     if f.bytes > 0 {
-        text += &format!(", {} Bytes", f.bytes);
+        text += &format!(", {mark}{} Bytes", f.bytes);
     }
     if let Some(mean) = f.total_ns.checked_div(f.calls).filter(|_| !f.is_instant) {
         text += &format!(", mean {}", duration(mean));
@@ -248,11 +245,9 @@ fn unexplained(out: &mut String, snapshot: &Snapshot) {
     }
 }
 
-fn over_budget(out: &mut String, snapshot: &Snapshot, utc_offset_seconds: i32) {
-    let Some(budget) = &snapshot.budget else { return };
-    for function in &budget.unprobed {
-        let since = timestamp(budget.start_unix + function.since_ns as f64 / 1e9, utc_offset_seconds);
-        line(out, format_args!("{}", over_budget_line(function, &since)));
+fn sampled(out: &mut String, snapshot: &Snapshot) {
+    for function in snapshot.budget.iter().flat_map(|budget| &budget.sampled) {
+        line(out, format_args!("{}", sampled_line(function)));
     }
 }
 
@@ -289,6 +284,7 @@ mod tests {
             name: "app".to_owned(),
             ns_pid: None,
             container: None,
+            uid: None,
             exited_at_ns: None,
             functions: Vec::new(),
             failures: Vec::new(),

@@ -114,7 +114,7 @@ fn who(rank: Option<u32>, pid: Tgid) -> String {
 }
 
 /// `ncclAllReduce of 1,048,576 float32`; with all arguments ` (sum)` or ` (root 3)` follows.
-fn described(made: &Collective, all_arguments: bool) -> String {
+pub(crate) fn described(made: &Collective, all_arguments: bool) -> String {
     let elements = match (made.count, made.datatype()) {
         (Some(count), Some(datatype)) => format!(" of {} {datatype}", grouped(count)),
         (Some(count), None) => format!(" of {}", grouped(count)),

@@ -11,7 +11,7 @@ pub enum Strokes {
 
 impl Strokes {
     /// From the lowest level above zero to the highest.
-    fn levels(self) -> [char; 8] {
+    pub(crate) fn levels(self) -> [char; 8] {
         match self {
             Self::Blocks => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
             Self::Ascii => ['.', ':', '-', '=', '+', 'o', '#', '@'],

@@ -1,7 +1,7 @@
 //! Writes reports, snapshots and events: text for people, metrics, JSON, HTML, trace formats and the HTTP endpoint.
 //!
-//! Nothing here touches BPF or opens a file, with one exception: [`http`] uses sockets, a clock and a runtime, and
-//! reads its web config.
+//! Nothing here touches BPF or opens a file, with these exceptions: [`http`], [`http_client`] and [`otlp`] use sockets,
+//! a clock and a runtime, and read the web config and certificates.
 #![forbid(unsafe_code)]
 
 mod agent_text;
@@ -15,23 +15,27 @@ mod filter_text;
 mod gpu_op_text;
 mod gpu_time_text;
 pub mod http;
+pub mod http_client;
 pub mod kernel_name;
 mod kmod_text;
 pub mod live;
 mod memory_json;
 mod memory_view;
 pub mod metrics;
+pub mod otlp;
 mod out_of_memory;
-mod over_budget;
 mod prediction;
+mod proto;
 pub mod report;
 mod report_json;
+mod sampled;
 mod stacks;
 pub mod summary;
 mod table;
 mod tensor_view;
 pub mod timeline;
 pub mod timestamp;
+pub mod top;
 pub mod units;
 mod xid;
 
@@ -48,9 +52,8 @@ pub use http::{
 pub use live::{EarlyCall, Live, LiveOptions, early_pending, pending};
 pub use memory_json::memory_json;
 pub use memory_view::{MemoryOptions, memory};
-pub use metrics::{Format, encode};
+pub use metrics::{Aggregate, Format, SeriesSettings, encode};
 pub use out_of_memory::{holders as out_of_memory_holders, line as out_of_memory_line};
-pub use over_budget::over_budget_line;
 pub use prediction::prediction;
 pub use report_json::report_json;
 pub use stacks::{Architecture, StacksOptions, stacks, stacks_json};

@@ -6,6 +6,7 @@ mod collective_section;
 mod gpu_time_section;
 mod kmod_sections;
 mod lanes;
+mod rank_section;
 mod sections;
 mod site_sections;
 mod svg;
@@ -60,6 +61,7 @@ pub fn html(report: &ReplayReport, source: &Source<'_>) -> String {
         "<div class=\"tools\"><input id=\"search\" type=\"search\" placeholder=\"search functions, kernels, errors, frames\" \
          aria-label=\"search\"></div>\n",
     );
+    rank_section::ranks(&mut out, &report.summary);
     sections::advice(&mut out, &report.summary);
     let drawn = lanes::Drawn::new(report);
     lanes::timeline(&mut out, &report.timeline, &drawn);

@@ -8,6 +8,7 @@ mod idle_tables;
 mod incomplete;
 mod kmod_tables;
 pub(crate) mod layout;
+pub(crate) mod rank_tables;
 mod site_tables;
 
 use std::fmt::Write;
@@ -24,6 +25,7 @@ pub use self::layout::SummaryOptions;
 use self::layout::{NameTable, heading, line, name, wrapped};
 use crate::kernel_name::short_name;
 use crate::out_of_memory;
+use crate::sampled::recorded_line;
 use crate::units::{bytes, count, duration, printable};
 use crate::xid;
 
@@ -40,6 +42,7 @@ pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
     let mut out = warnings(report);
     out.push_str(&classic(report));
     out.push_str(&wrapped(&header(report), options.width));
+    rank_tables::ranks(&mut out, report.ranks.as_deref(), &report.collectives, options);
     function_table::functions(&mut out, report, options, incomplete.calls);
     gpu_op_tables::launches(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
     gpu_op_tables::copies(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
@@ -118,6 +121,9 @@ fn warnings(report: &SummaryReport) -> String {
     }
     for skipped in &report.skipped {
         writeln!(out, "not watched: {}", printable(skipped)).ok();
+    }
+    for sampled in &report.sampled {
+        writeln!(out, "sampled: {}", printable(&recorded_line(sampled))).ok();
     }
     if !out.is_empty() {
         out.push('\n');

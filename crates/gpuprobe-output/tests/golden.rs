@@ -2,8 +2,10 @@
 
 mod conversions;
 mod gpu_time;
+mod pages;
 mod samples;
 mod stacks;
+mod top;
 
 use gpuprobe_analysis::{
     Advice, Bound, Filtered, GpuOps, GpuStates, ProcessSnapshot, RecordingFigures, Replay, Snapshot, Summary,
@@ -58,11 +60,6 @@ fn the_first_differing_line_is_reported() {
     assert_eq!(first_difference("a\nb\nc\n", "a\nx\nc\n"), r#"line 2 is "b\n", not "x\n""#);
     assert_eq!(first_difference("a\n", "a\nb\n"), r#"line 2 is nothing, not "b\n""#);
     assert_eq!(first_difference("a", "a\n"), r#"line 1 is "a", not "a\n""#);
-}
-
-#[test]
-fn the_reference_page_of_metrics() {
-    check("../../../../docs/metrics.md", &gpuprobe_output::metrics::reference());
 }
 
 /// All rows, and calls inside others.

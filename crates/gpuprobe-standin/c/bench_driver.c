@@ -10,8 +10,17 @@
 /* more than are ever free at the same time */
 #define MOST_FREED 256
 
-static unsigned long long freed[MOST_FREED];
-static unsigned int freed_count;
+/* Addresses that a thread has freed. */
+struct freed {
+	unsigned long long address[MOST_FREED];
+	unsigned int count;
+};
+
+/*
+ * Each thread has its own, because a lock would be measured too. Only the pointer is in its static storage,
+ * which has little room for so many libraries.
+ */
+static _Thread_local struct freed *freed;
 
 int impl_cuCtxSynchronize(void)
 {
@@ -29,15 +38,20 @@ int impl_cuMemAlloc_v2(unsigned long long *pointer, size_t bytes)
 	static unsigned long long next_new;
 
 	(void)bytes;
-	*pointer = freed_count ? freed[--freed_count] : FIRST_ADDRESS + next_new++ * DISTANCE;
+	if (freed && freed->count)
+		*pointer = freed->address[--freed->count];
+	else
+		*pointer = FIRST_ADDRESS + __atomic_fetch_add(&next_new, 1, __ATOMIC_RELAXED) * DISTANCE;
 	return 0;
 }
 
 int impl_cuMemFree_v2(unsigned long long pointer)
 {
-	if (freed_count == MOST_FREED)
+	if (!freed)
+		freed = calloc(1, sizeof(*freed));
+	if (!freed || freed->count == MOST_FREED)
 		return 1;
-	freed[freed_count++] = pointer;
+	freed->address[freed->count++] = pointer;
 	return 0;
 }
 

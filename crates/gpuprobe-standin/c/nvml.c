@@ -8,6 +8,7 @@
  *   process GPU compute|graphics|mps PID BYTES    a process of one of the three lists
  *   busy GPU PID SM MEMORY ENCODER DECODER        the utilization by a process, in percent
  *   xid GPU NUMBER                                an error; each line is reported once, so only append lines
+ *   gpm GPU METRIC VALUE                          what GPM reports for a metric; 0 without such a line
  *   block FUNCTION SECONDS                        that function takes so long; when it starts to block, it
  *                                                 creates a file of the same name with .blocked appended
  */
@@ -388,4 +389,59 @@ int impl_nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int 
 const char *impl_nvmlErrorString(int result)
 {
 	return result ? "stand-in error" : "success";
+}
+
+/* only the first device is new enough */
+int impl_nvmlGpmQueryDeviceSupport(void *device, struct gpm_support *support)
+{
+	ENTER(nvmlGpmQueryDeviceSupport);
+	support->is_supported = !SECOND(device);
+	return 0;
+}
+
+int impl_nvmlGpmSampleAlloc(struct gpm_sample **sample)
+{
+	ENTER(nvmlGpmSampleAlloc);
+	*sample = calloc(1, sizeof(**sample));
+	return *sample ? 0 : INSUFFICIENT_SIZE;
+}
+
+int impl_nvmlGpmSampleFree(struct gpm_sample *sample)
+{
+	ENTER(nvmlGpmSampleFree);
+	free(sample);
+	return 0;
+}
+
+int impl_nvmlGpmSampleGet(void *device, struct gpm_sample *sample)
+{
+	ENTER_FIRST_ONLY(nvmlGpmSampleGet, device);
+	*sample = (struct gpm_sample){device, 1};
+	return 0;
+}
+
+/* It has no NVLink: metrics from 60 on are not supported, unless the file has one. */
+int impl_nvmlGpmMetricsGet(struct gpm_metrics *metrics)
+{
+	enum { FIRST_OF_NVLINK = 60 };
+
+	ENTER(nvmlGpmMetricsGet);
+	if (!metrics->samples[0]->is_taken || !metrics->samples[1]->is_taken)
+		return INVALID_ARGUMENT;
+	for (struct gpm_metric *one = metrics->metrics; one < metrics->metrics + metrics->count; one++) {
+		one->result = one->metric < FIRST_OF_NVLINK ? 0 : NOT_SUPPORTED;
+		one->value = 0;
+		EACH_LINE(line)
+		{
+			unsigned int gpu, metric;
+			double value;
+
+			if (sscanf(line, "gpm %u %u %lf", &gpu, &metric, &value) == 3 &&
+			    metric == one->metric && DEVICE(gpu) == metrics->samples[1]->device) {
+				one->result = 0;
+				one->value = value;
+			}
+		}
+	}
+	return 0;
 }

@@ -53,4 +53,27 @@ struct event {
 	unsigned int gpu_instance, compute_instance;
 };
 
+/* one of the metrics that GPM computes from two samples */
+struct gpm_metric {
+	unsigned int metric;
+	int result;
+	double value;
+	const char *texts[3];
+};
+
+struct gpm_metrics {
+	unsigned int version, count;
+	struct gpm_sample *samples[2];
+	struct gpm_metric metrics[];
+};
+
+struct gpm_support {
+	unsigned int version, is_supported;
+};
+
+struct gpm_sample {
+	void *device;
+	int is_taken;
+};
+
 #endif

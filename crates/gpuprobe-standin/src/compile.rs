@@ -174,7 +174,7 @@ impl Builder {
         self.workload("args_renamed", &["args"], Link::Renamed)?;
         self.workload("late_dlopen", &["late_dlopen"], Link::Nothing)?;
         let driver_workloads = ["brief", "driver_args", "driver_only", "gaps", "gpus", "hoarder", "lookups"];
-        for name in driver_workloads.into_iter().chain(["paced", "spurt", "vmm"]) {
+        for name in driver_workloads.into_iter().chain(["paced", "rates", "spurt", "vmm"]) {
             self.workload(name, &[name], Link::Driver)?;
         }
         self.workload("collectives", &["collectives"], Link::Nccl)?;

@@ -54,6 +54,7 @@
 //! | `prepared` | `--wait` | looks up kernels and pins memory, then launches and copies after a line, with a ledger |
 //! | `recursion` | `DEPTH` | calls inside calls, through host functions |
 //! | `rules` | `RULE` | one rule of the memory accounting, with a ledger after each step |
+//! | `rates` | `MODE SECONDS` | several functions at rates that change, with a ledger fifty times a second |
 //! | `spurt` | | one function at full speed, then slowly, with allocations in between and a ledger |
 //! | `static_runtime` | | the runtime inside the executable |
 //! | `tensors` | those of `leaks` | tensors of a framework's allocator on two GPUs, allocated and freed in random order by many threads, with a ledger of each call site and GPU |
@@ -82,7 +83,7 @@ pub use inner::{CopyKind, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.
-pub const WORKLOADS: [&str; 40] = [
+pub const WORKLOADS: [&str; 41] = [
     "args",
     "args_renamed",
     "rare_call",
@@ -113,6 +114,7 @@ pub const WORKLOADS: [&str; 40] = [
     "nvtx_ranges",
     "paced",
     "prepared",
+    "rates",
     "recursion",
     "rules",
     "spurt",

@@ -23,7 +23,7 @@ sources! {
     "workloads/launches_graphs.c", "workloads/leaks.cpp",
     "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",
     "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_calls.c", "workloads/longjmp.c",
-    "workloads/lookups.c", "workloads/names.c", "workloads/nvtx_ranges.c", "workloads/paced.c", "workloads/plugin.c", "workloads/prepared.c", "workloads/recursion.c",
+    "workloads/lookups.c", "workloads/names.c", "workloads/nvtx_ranges.c", "workloads/paced.c", "workloads/plugin.c", "workloads/prepared.c", "workloads/rates.c", "workloads/recursion.c",
     "workloads/rules.c", "workloads/rules.h", "workloads/rules_context.c", "workloads/rules_vmm.c",
     "workloads/spurt.c", "workloads/stacks.c", "workloads/static_runtime.c", "workloads/tensors.cpp", "workloads/torture.c", "workloads/torture.h",
     "workloads/torture_context.c", "workloads/torture_memory.c", "workloads/torture_print.c",

@@ -7,6 +7,7 @@ mod session;
 mod terminal;
 mod trace_file;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
+        Some(Command::Top(args)) => cmd::top::run(&args),
         Some(Command::Run(args)) => cmd::run::run(&args),
         Some(Command::Record(args)) => cmd::record::run(&args),
         Some(Command::Trace(args)) => cmd::trace::run(&args),
@@ -64,12 +66,22 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Exec(args)) => cmd::exec::run(&args),
         Some(Command::AttachHelper(args)) => cmd::attach_helper::run(&args),
         Some(Command::FileReader(args)) => cmd::file_reader::run(&args),
-        None if std::env::args_os().len() <= 1 => {
-            drop(Cli::command().print_help());
-            Ok(2)
-        }
+        None if std::env::args_os().len() <= 1 => without_arguments(),
         None => daemon(),
     }
+}
+
+/// `top` for root at a terminal, like htop; otherwise the help.
+fn without_arguments() -> anyhow::Result<u8> {
+    let is_at_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if is_at_terminal
+        && nix::unistd::geteuid().is_root()
+        && let Some(Command::Top(args)) = Cli::try_parse_from(["gpuprobe", "top"])?.command
+    {
+        return cmd::top::run(&args);
+    }
+    drop(Cli::command().print_help());
+    Ok(2)
 }
 
 fn daemon() -> anyhow::Result<u8> {

@@ -21,6 +21,7 @@ fn no_file_is_left_and_an_earlier_one_stays() {
     for words in [
         "convert TRACE --to chrome -o out",
         "convert TRACE --to perfetto -o out",
+        "convert TRACE --to parquet -o out",
         "convert TRACE --to chrome -o link",
         "report TRACE --html out",
     ] {

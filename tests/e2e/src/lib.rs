@@ -20,6 +20,7 @@ pub mod needs;
 pub mod notes;
 pub mod process;
 pub mod python;
+pub mod real_runtime;
 pub mod recording;
 pub mod sampled;
 pub mod site_ledger;

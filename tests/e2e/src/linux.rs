@@ -76,9 +76,53 @@ pub fn programs() -> Option<BTreeSet<u64>> {
 }
 
 fn listed(what: &str) -> Option<BTreeSet<u64>> {
+    Some(list(what)?.iter().filter_map(|l| l["id"].as_u64()).collect())
+}
+
+fn list(what: &str) -> Option<Vec<Value>> {
     let output = Command::new("bpftool").args(["-j", what]).output().ok()?;
-    let all: Vec<Value> = serde_json::from_slice(&output.stdout).ok()?;
-    Some(all.iter().filter_map(|l| l["id"].as_u64()).collect())
+    serde_json::from_slice(&output.stdout).ok()
+}
+
+/// Whether the Linux kernel counts how often BPF programs run.
+const RUNS_ARE_COUNTED: &str = "/proc/sys/kernel/bpf_stats_enabled";
+
+/// Counts how often BPF programs of a name run, from now on until this is dropped.
+#[derive(Debug)]
+pub struct ProgramRuns {
+    name: String,
+    before: u64,
+    setting: String,
+}
+
+impl ProgramRuns {
+    /// `None` if the Linux kernel cannot count, or without bpftool.
+    pub fn of(name: &str) -> Option<Self> {
+        let setting = fs::read_to_string(RUNS_ARE_COUNTED).ok()?;
+        fs::write(RUNS_ARE_COUNTED, "1").ok()?;
+        let mut runs = Self { name: name.to_owned(), before: 0, setting };
+        runs.before = runs.all()?;
+        Some(runs)
+    }
+
+    pub fn count(&self) -> u64 {
+        let all = self.all().unwrap_or_else(|| panic!("bpftool does not list programs any more"));
+        all - self.before
+    }
+
+    fn all(&self) -> Option<u64> {
+        let programs = list("prog")?;
+        let ours = programs.iter().filter(|program| program["name"] == self.name.as_str());
+        Some(ours.filter_map(|program| program["run_cnt"].as_u64()).sum())
+    }
+}
+
+impl Drop for ProgramRuns {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(RUNS_ARE_COUNTED, &self.setting) {
+            eprintln!("{RUNS_ARE_COUNTED}: {error}");
+        }
+    }
 }
 
 /// The code of a library in a process, and the same code in the file.

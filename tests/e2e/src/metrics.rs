@@ -191,14 +191,16 @@ impl Metrics {
         sums
     }
 
-    /// Calls by function of all processes of this name, including exited ones that have no series of their own any
-    /// more.
+    /// Calls by function of all processes of this name, including those without series of their own.
     pub fn calls_of_name(&self, process: &str) -> BTreeMap<String, u64> {
-        let mut sums = self.of_name("gpuprobe_calls_total", process, "function");
-        for (function, n) in self.of_name("gpuprobe_exited_calls_total", process, "function") {
-            *sums.entry(function).or_default() += n;
-        }
-        sums
+        self.of_name("gpuprobe_calls_total", process, "function")
+    }
+
+    /// The number of processes of this name with series of their own.
+    pub fn processes_of_name(&self, process: &str) -> usize {
+        let of_name = self.samples("gpuprobe_calls_total").filter(|(l, _)| l["process"] == process);
+        let pids: BTreeSet<_> = of_name.map(|(labels, _)| labels["pid"].clone()).collect();
+        pids.iter().filter(|pid| !pid.is_empty()).count()
     }
 
     pub fn lost(&self, cause: &str) -> u64 {
@@ -221,7 +223,12 @@ impl Metrics {
     ) -> impl Iterator<Item = (BTreeMap<String, String>, &'a str)> + 'a {
         self.text.lines().filter_map(move |line| {
             let (labels, value) = line.strip_prefix(name)?.strip_prefix('{')?.rsplit_once("} ")?;
-            Some((labels_of(labels).unwrap_or_else(|| panic!("labels: {line}")), value))
+            let mut labels = labels_of(labels).unwrap_or_else(|| panic!("labels: {line}"));
+            // omitted in sums over processes
+            if labels.contains_key("process") {
+                labels.entry("pid".to_owned()).or_default();
+            }
+            Some((labels, value))
         })
     }
 }

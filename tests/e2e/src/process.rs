@@ -121,7 +121,8 @@ pub fn gpuprobe(args: &[&str]) -> Command {
     command
 }
 
-/// Removes the variables that change stand-ins, where libraries are found, or the user of commands.
+/// Removes the variables that change stand-ins, where libraries are found, or the user of commands, unless the command
+/// sets them itself.
 fn clean(command: &mut Command) {
     const STANDIN: [&str; 9] = [
         "STANDIN_FAIL",
@@ -136,7 +137,10 @@ fn clean(command: &mut Command) {
     ];
     const OTHERS: [&str; 4] = ["LD_LIBRARY_PATH", "SUDO_UID", "SUDO_GID", "SUDO_USER"];
     for name in STANDIN.into_iter().chain(OTHERS) {
-        command.env_remove(name);
+        let is_set = command.get_envs().any(|(set, value)| set == name && value.is_some());
+        if !is_set {
+            command.env_remove(name);
+        }
     }
 }
 

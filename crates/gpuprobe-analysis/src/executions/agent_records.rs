@@ -5,7 +5,7 @@ mod agent_process;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gpuprobe_event::agent::{AgentRecord, BatchHeader};
+use gpuprobe_event::agent::{AgentRecord, BatchHeader, Collection};
 use gpuprobe_event::{Call, Event, ProcessChange, ProcessEvent, Tgid};
 
 use self::agent_process::AgentProcess;
@@ -29,6 +29,20 @@ impl AgentRecords {
 
     pub fn new(origin_ns: u64) -> Self {
         Self { origin_ns, ..Self::default() }
+    }
+
+    /// Looks at what an agent reports before the calls that were read at the same time are taken in: if the agent
+    /// collects, all of them wait for executions.
+    pub fn announce(&mut self, tgid: Tgid, records: &[AgentRecord]) {
+        let is_beginning = |record: &AgentRecord| match record {
+            AgentRecord::State(state) => state.collection == Collection::Collecting,
+            _ => false,
+        };
+        if records.iter().any(is_beginning)
+            && let Some(process) = self.process_of(tgid)
+        {
+            process.matcher.expect_executions();
+        }
     }
 
     /// Takes in a call. Calls come in the order of their returns.

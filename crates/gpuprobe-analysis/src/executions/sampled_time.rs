@@ -6,6 +6,7 @@ use gpuprobe_event::agent::Collection;
 use gpuprobe_event::{Event, Gpu, ProcessChange, Tgid};
 
 use super::kernel_seconds::{GpuKernelTime, KernelSeconds};
+use super::process_gpu_time::{KernelTimes, ProcessGpuTime};
 
 /// Feeds [`KernelSeconds`] with events.
 #[derive(Debug, Default)]
@@ -22,6 +23,7 @@ struct SampledProcess {
     since_ns: Option<u64>,
     /// The GPUs that executed something for it.
     gpus: BTreeSet<Gpu>,
+    kernels: KernelTimes,
 }
 
 impl SampledTime {
@@ -31,7 +33,9 @@ impl SampledTime {
             Event::Execution(execution) => {
                 // numbers of GPUs have eight bits
                 let gpu = gpu_of(execution.tgid, u8::try_from(execution.gpu).unwrap_or(u8::MAX));
-                self.processes.entry(execution.tgid).or_default().gpus.insert(gpu);
+                let process = self.processes.entry(execution.tgid).or_default();
+                process.gpus.insert(gpu);
+                process.kernels.add(execution);
                 self.seconds.add(gpu, execution);
             }
             Event::Agent(state) if state.collection == Collection::Collecting => {
@@ -71,6 +75,14 @@ impl SampledTime {
         }
     }
 
+    /// GPU time of the CUDA kernels of each running process.
+    pub fn by_process(&self) -> Vec<ProcessGpuTime> {
+        let mut all: Vec<_> =
+            self.processes.iter().filter_map(|(tgid, process)| process.kernels.report(*tgid)).collect();
+        all.sort_unstable_by_key(|process| process.pid);
+        all
+    }
+
     /// GPU time by GPU until now.
     pub fn report(&mut self, now_ns: u64) -> Vec<(Gpu, GpuKernelTime)> {
         let all: Vec<Tgid> = self.processes.keys().copied().collect();
@@ -87,6 +99,7 @@ mod tests {
     use gpuprobe_event::{AgentEvent, Execution, ExecutionKind, Tid};
 
     use super::*;
+    use crate::executions::KernelGpuTime;
 
     fn state(tgid: u32, collection: Collection, at_ns: u64) -> Event {
         Event::Agent(Box::new(AgentEvent {
@@ -104,11 +117,20 @@ mod tests {
     }
 
     fn execution(tgid: u32) -> Event {
+        executed(tgid, ExecutionKind::Graph)
+    }
+
+    fn kernel(tgid: u32, name: Option<&str>) -> Event {
+        let name = name.map(Arc::from);
+        executed(tgid, ExecutionKind::Kernel { name, grid: [1; 3], block: [1; 3], shared_bytes: 0 })
+    }
+
+    fn executed(tgid: u32, kind: ExecutionKind) -> Event {
         Event::Execution(Box::new(Execution {
             id: 0,
             tgid: Tgid(tgid),
             process: Arc::from("app"),
-            kind: ExecutionKind::Graph,
+            kind,
             start_ns: 10,
             end_ns: 30,
             gpu: 0,
@@ -118,6 +140,31 @@ mod tests {
             graph: None,
             submission: None,
         }))
+    }
+
+    #[test]
+    fn processes_have_the_time_of_their_kernels_until_they_exit() {
+        let mut sampled = SampledTime::default();
+        let mut feed = |event| sampled.feed(&event, |_, number| Gpu::Host(number));
+        for name in [Some("add"), Some("scale"), Some("scale"), None] {
+            feed(kernel(2, name));
+        }
+        feed(kernel(1, Some("add")));
+        feed(execution(3));
+        let time = |kernel: &str, executions| KernelGpuTime {
+            kernel: Arc::from(kernel),
+            executions,
+            total_ns: 20 * executions,
+        };
+        let process = |pid, kernels: Vec<_>, other_ns| ProcessGpuTime { pid: Tgid(pid), kernels, other_ns };
+        let second = process(2, vec![time("scale", 2), time("add", 1)], 20);
+        assert_eq!(sampled.by_process(), [process(1, vec![time("add", 1)], 0), second.clone()]);
+        sampled.changed(Tgid(1), ProcessChange::Exit, 100);
+        assert_eq!(sampled.by_process(), [second]);
+        (0..3000)
+            .for_each(|i| sampled.feed(&kernel(4, Some(&format!("k{i}"))), |_, number| Gpu::Host(number)));
+        let many = sampled.by_process().pop().unwrap();
+        assert_eq!((many.kernels.len(), many.other_ns), (1024, 20 * (3000 - 1024)), "it is bounded");
     }
 
     #[test]

@@ -125,14 +125,15 @@ pub struct GraphLaunches {
 }
 
 impl GraphLaunches {
-    /// Counts the launch of a graph.
-    pub(crate) fn launch(&mut self, launch: &GraphLaunch) {
+    /// Counts the launch of a graph that stands for so many.
+    pub(crate) fn launch(&mut self, launch: &GraphLaunch, weight: u64) {
+        let is_unknown = launch.kernels.is_none() || launch.incomplete;
         self.add(&Self {
-            launches: 1,
-            derived: launch.kernels.unwrap_or(0),
-            unknown: u64::from(launch.kernels.is_none() || launch.incomplete),
-            disabled: launch.disabled,
-            conditional: launch.conditional,
+            launches: weight,
+            derived: launch.kernels.unwrap_or(0).saturating_mul(weight),
+            unknown: if is_unknown { weight } else { 0 },
+            disabled: launch.disabled.saturating_mul(weight),
+            conditional: launch.conditional.saturating_mul(weight),
             ..Self::default()
         });
     }

@@ -60,7 +60,7 @@ mod tests {
 
     fn call(tgid: u32, name: &str, start_ns: u64) -> PendingCall {
         let function = catalogue().lookup(Api::Driver, None, name).unwrap().id;
-        PendingCall { process: key(tgid), function, start_ns }
+        PendingCall { process: key(tgid), function, start_ns, unprobed: None }
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct ProcessSnapshot {
     /// The pid in its own namespace, if that is a different one.
     pub ns_pid: Option<Tgid>,
     pub container: Option<Container>,
+    /// Its user, if that could be read.
+    pub uid: Option<u32>,
     /// `None` if it is running.
     pub exited_at_ns: Option<u64>,
     /// Sorted by API and name.
@@ -59,6 +61,7 @@ impl ProcessSnapshot {
             name: info.name.clone(),
             ns_pid: info.ns_pid,
             container: info.container.clone(),
+            uid: info.uid,
             exited_at_ns: info.exited_at_ns,
             functions: Vec::with_capacity(calls.len()),
             failures: Vec::new(),

@@ -1,4 +1,4 @@
-//! The resources of gpuprobe itself and the requests to its endpoint. The caller fills these in.
+//! The resources of gpuprobe itself, the requests to its endpoint, and what it pushes. The caller fills these in.
 
 use serde::Serialize;
 
@@ -39,4 +39,38 @@ pub struct Refused {
     /// One of a fixed set of words.
     pub reason: &'static str,
     pub connections: u64,
+}
+
+/// What was pushed to a receiver of OTLP since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pushed {
+    /// Every signal and result once.
+    pub requests: Vec<PushedRequests>,
+    /// Data points and log records that were lost, every signal and cause once.
+    pub dropped: Vec<PushedItems>,
+    /// Those that the receiver took, every signal once.
+    pub delivered: Vec<PushedItems>,
+    /// Those that wait in the queue now, every signal once.
+    pub waiting: Vec<PushedItems>,
+}
+
+/// Requests with one result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PushedRequests {
+    /// `metrics` or `logs`.
+    pub signal: &'static str,
+    /// One of a fixed set of words.
+    pub result: &'static str,
+    pub requests: u64,
+}
+
+/// Data points of metrics, or log records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PushedItems {
+    /// `metrics` or `logs`.
+    pub signal: &'static str,
+    /// Why they were lost, one of a fixed set of words; empty if they were not.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub cause: &'static str,
+    pub items: u64,
 }

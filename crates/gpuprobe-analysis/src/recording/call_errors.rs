@@ -51,16 +51,17 @@ impl Errors {
         }
         let status = call.status.unwrap_or(0);
         let error = call.error.clone().unwrap_or_else(|| Name::Owned(format!("status {status}")));
+        let weight = u64::from(call.weight);
         if call.parent.is_none() {
-            *(if is_teardown(&error) { &mut self.teardown } else { &mut self.outermost }) += 1;
+            *(if is_teardown(&error) { &mut self.teardown } else { &mut self.outermost }) += weight;
         }
         let mut key = (call.api, call.name.clone(), error);
         if self.counts.len() >= MOST && !self.counts.contains_key(&key) {
             (key.1, key.2) = (OTHERS, OTHERS);
         }
         let (all, outermost) = self.counts.entry(key).or_default();
-        *all += 1;
-        *outermost += u64::from(call.parent.is_none());
+        *all += weight;
+        *outermost += if call.parent.is_none() { weight } else { 0 };
     }
 
     /// The most frequent first.

@@ -11,6 +11,8 @@ use crate::recording::replay::ReplayReport;
 use crate::recording::summary::SummaryReport;
 use crate::stats::flame::FlameNode;
 
+/// A figure that is no sum.
+const PEAK: &str = "peak of a process";
 /// Between the frames of a stack in a key.
 const NEXT_FRAME: char = '\n';
 
@@ -107,6 +109,17 @@ impl RecordingFigures {
         figures
     }
 
+    /// Adds the figures of another recording of the same job.
+    pub fn add_all(&mut self, more: &Self) {
+        for ((figure, name), value) in &more.values {
+            let is_peak = *figure == Figure::MemoryBytes && name == PEAK;
+            let sum = self.values.entry((*figure, name.clone())).or_default();
+            *sum = if is_peak { (*sum).max(*value) } else { sum.saturating_add(*value) };
+        }
+        self.has_more_sites |= more.has_more_sites;
+        self.lost = self.lost.saturating_add(more.lost);
+    }
+
     /// The names of the CUDA kernels that were launched.
     pub fn kernels(&self) -> impl Iterator<Item = &str> {
         let is_kernel = |(figure, _): &&(Figure, String)| *figure == Figure::Launches;
@@ -133,7 +146,7 @@ impl RecordingFigures {
             self.add(Figure::CopiedBytes, name, copies.bytes);
         }
         self.add(Figure::MemoryBytes, "allocated", report.memory.allocated.bytes);
-        self.add(Figure::MemoryBytes, "peak of a process", report.memory.peak_bytes);
+        self.add(Figure::MemoryBytes, PEAK, report.memory.peak_bytes);
         for live in report.memory.live.iter().chain(&report.memory.freed_by_exit) {
             self.add(Figure::LiveBytes, Space::as_str(live.kind), live.bytes);
         }

@@ -72,6 +72,15 @@ pub struct Filtered {
     pub has_partial_streams: bool,
 }
 
+impl Filtered {
+    /// Adds what the same filter did to another recording.
+    pub fn add(&mut self, more: &Self) {
+        self.events = self.events.saturating_add(more.events);
+        self.removed = self.removed.saturating_add(more.removed);
+        self.kept_calls = self.kept_calls.saturating_add(more.kept_calls);
+    }
+}
+
 impl EventFilter {
     /// Whether it keeps everything.
     pub fn is_empty(&self) -> bool {

@@ -17,6 +17,9 @@ pub struct FunctionSummary {
     pub name: Name,
     /// Calls that returned, and those whose return is not recorded.
     pub calls: u64,
+    /// How many of `calls` are estimated: added by scaling, because the function was sampled.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub estimated: u64,
     /// How many of `calls` failed.
     pub errors: u64,
     /// How many of `calls` have no recorded return.
@@ -53,6 +56,12 @@ impl FunctionSummary {
     }
 }
 
+/// Whether a number is left out of JSON.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
 /// What a row counts of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observed {
@@ -60,6 +69,8 @@ pub(super) struct Observed {
     duration_ns: Option<u64>,
     failed: bool,
     bytes: u64,
+    /// How many calls it stands for.
+    weight: u64,
 }
 
 impl Observed {
@@ -69,6 +80,7 @@ impl Observed {
             duration_ns: call.duration_ns(),
             failed: call.failed(),
             bytes: call.moved_bytes(),
+            weight: u64::from(call.weight).max(1),
         }
     }
 }
@@ -88,7 +100,7 @@ impl FunctionRow {
     pub(super) fn add(&mut self, call: &Observed) {
         let row = &mut self.row;
         if call.is_unfinished {
-            row.unfinished += 1;
+            row.unfinished += call.weight;
             return;
         }
         match call.duration_ns {
@@ -96,15 +108,16 @@ impl FunctionRow {
                 let first = row.calls == row.unobserved;
                 row.min_ns = if first { ns } else { row.min_ns.min(ns) };
                 row.max_ns = row.max_ns.max(ns);
-                row.total_ns = row.total_ns.saturating_add(ns);
-                self.latency.add(ns);
+                row.total_ns = row.total_ns.saturating_add(ns.saturating_mul(call.weight));
+                self.latency.add_times(ns, call.weight);
             }
-            None => row.unobserved += 1,
+            None => row.unobserved += call.weight,
         }
-        row.calls += 1;
-        row.errors += u64::from(call.failed);
+        row.calls += call.weight;
+        row.estimated += call.weight - 1;
+        row.errors += if call.failed { call.weight } else { 0 };
         // sizes are arguments of the process, so their sum may overflow
-        row.bytes = row.bytes.saturating_add(call.bytes);
+        row.bytes = row.bytes.saturating_add(call.bytes.saturating_mul(call.weight));
     }
 
     pub(super) fn report(&self) -> FunctionSummary {
@@ -156,6 +169,7 @@ fn empty_row(api: Api, name: Name, class: Class) -> FunctionSummary {
         name,
         class,
         calls: 0,
+        estimated: 0,
         errors: 0,
         unfinished: 0,
         unobserved: 0,
@@ -204,6 +218,20 @@ mod tests {
         let bytes = |name: &str| report.iter().find(|f| f.name == name).map(|f| f.bytes);
         assert_eq!((bytes("cudaMemcpy"), bytes("cuMemcpy")), (Some(120), Some(0)));
         assert_eq!(bytes("cudaMalloc"), Some(0), "allocated bytes are counted by process");
+    }
+
+    #[test]
+    fn a_sampled_call_counts_as_many_calls_as_it_stands_for() {
+        let sampled = |bytes, status| Call { weight: 10, ..copy(CopyDirection::HostToDevice, bytes, status) };
+        let mut functions = Functions::default();
+        functions.feed(&took(sampled(100, 0), 20));
+        functions.feed(&took(sampled(7, 1), 50));
+        functions.feed(&took(copy(CopyDirection::HostToDevice, 1, 0), 30));
+        let report = functions.report();
+        let row = &report[0];
+        assert_eq!((row.calls, row.estimated, row.errors, row.bytes), (21, 18, 10, 1001));
+        assert_eq!((row.total_ns, row.min_ns, row.max_ns), (730, 20, 50));
+        assert_eq!(row.latency.iter().map(|bucket| bucket.count).sum::<u64>(), 21);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod kernel_module;
 pub mod memory_ledger;
 mod out_of_memory;
 pub mod processes;
+pub mod ranks;
 mod recorded_sites;
 pub mod replay;
 pub mod site_calls;

@@ -57,7 +57,8 @@ impl Processes {
     /// after its exit.
     pub(crate) fn feed_call(&mut self, call: &Call) -> bool {
         let row = self.row(call.tgid, call.start_ns, &call.process);
-        row.calls += u64::from(!call.is_in_linux() && call.outcome != Outcome::Unfinished);
+        let is_counted = !call.is_in_linux() && call.outcome != Outcome::Unfinished;
+        row.calls += if is_counted { u64::from(call.weight) } else { 0 };
         row.end.is_some()
     }
 

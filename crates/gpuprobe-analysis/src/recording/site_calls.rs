@@ -95,9 +95,11 @@ impl SiteCallTotals {
         }
         let total = self.totals.entry(key).or_default();
         total.process = Arc::clone(&call.process);
-        total.launches = total.launches.saturating_add(launches);
-        total.waits += u64::from(waiting_ns.is_some());
-        total.waiting_ns = total.waiting_ns.saturating_add(waiting_ns.unwrap_or(0));
+        let weight = u64::from(call.weight);
+        total.launches = total.launches.saturating_add(launches.saturating_mul(weight));
+        total.waits += if waiting_ns.is_some() { weight } else { 0 };
+        let waiting_ns = waiting_ns.unwrap_or(0).saturating_mul(weight);
+        total.waiting_ns = total.waiting_ns.saturating_add(waiting_ns);
     }
 
     pub(crate) fn report(&self) -> CallsBySite {

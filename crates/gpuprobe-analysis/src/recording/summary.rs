@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_event::trace::End;
+use gpuprobe_event::trace::{End, SampledCalls};
 use gpuprobe_event::{
     Call, Event, Losses, MemoryBySite, Outcome, ProcessChange, ProcessEvent, TensorSummary, Tgid, Tid,
 };
@@ -22,6 +22,7 @@ use crate::recording::kernel_module::{KernelModuleCalls, KernelModuleSummary};
 use crate::recording::memory_ledger::{Ledger, MemorySummary};
 use crate::recording::out_of_memory::OutOfMemoryLog;
 use crate::recording::processes::{ProcessSummary, Processes};
+use crate::recording::ranks::RanksReport;
 use crate::recording::site_calls::{CallsBySite, SiteCallTotals};
 use crate::recording::slowest::{SlowCall, Slowest};
 use crate::stats::loss_counts::{LossCount, happened};
@@ -76,6 +77,9 @@ pub struct SummaryReport {
     /// Collectives by communicator and rank.
     #[serde(skip_serializing_if = "Collectives::is_empty")]
     pub collectives: Collectives,
+    /// The ranks of a job, of several recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Box<RanksReport>>,
     /// Calls into the NVIDIA kernel module, if they were recorded.
     pub driver: KernelModuleSummary,
     /// The longest calls.
@@ -91,6 +95,9 @@ pub struct SummaryReport {
     pub losses: Vec<LossCount>,
     /// Libraries and functions that were not probed, with the reason.
     pub skipped: Vec<String>,
+    /// Functions that were sampled: their figures are estimates.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sampled: Vec<SampledCalls>,
 }
 
 impl SummaryReport {
@@ -134,6 +141,7 @@ pub struct Summary {
     /// Memory as the BPF side counted it, from the last line of the trace.
     counted_memory: Option<Box<MemorySummary>>,
     skipped: Vec<String>,
+    sampled: Vec<SampledCalls>,
     /// The summary of calls that only have an entry. Dropped as soon as any call is seen to return.
     begun: Option<Box<Self>>,
 }
@@ -191,6 +199,7 @@ impl Summary {
         self.counted_memory.clone_from(&end.memory);
         self.driver.unified.clone_from(&end.unified);
         self.skipped.clone_from(&end.skipped);
+        self.sampled.clone_from(&end.sampled);
     }
 
     /// The processes with live memory, most memory first. A trace that starts with these events can continue this one.
@@ -206,6 +215,7 @@ impl Summary {
             ns_pid: None,
             container: None,
             exit_status: None,
+            rank: None,
             live,
         };
         self.memory.live_by_process().into_iter().map(start).collect()
@@ -220,6 +230,7 @@ impl Summary {
                 tensors: self.tensors.clone(),
                 gpu_time: self.gpu_time.report(),
                 skipped: self.skipped.clone(),
+                sampled: self.sampled.clone(),
                 ..begun.report()
             };
         }
@@ -248,11 +259,13 @@ impl Summary {
             calls_by_site: self.calls_by_site.report(),
             tensors: self.tensors.clone(),
             skipped: self.skipped.clone(),
+            sampled: self.sampled.clone(),
             advice: advice(&gpu_ops, self.observed_ns(&processes)),
             gpu_ops,
             idle: self.gpu_ops.idle(),
             gpu_time: self.gpu_time.report(),
             collectives: self.collectives.report(),
+            ranks: None,
             slowest: self.slowest.report(),
             errors: self.errors.report(),
             processes,
@@ -271,7 +284,9 @@ impl Summary {
             return begun.collectives_with(open);
         }
         let mut account = self.collectives.clone();
-        open.iter().for_each(|call| account.feed_call(call));
+        for call in open {
+            account.feed_call(call);
+        }
         account.report()
     }
 
@@ -304,10 +319,11 @@ impl Summary {
             return;
         }
         let is_counted = call.outcome != Outcome::Unfinished;
-        self.calls += u64::from(is_counted);
+        let weight = u64::from(call.weight);
+        self.calls += if is_counted { weight } else { 0 };
         if is_counted && call.parent.is_none() {
-            self.outermost_calls += 1;
-            self.outermost_ns = self.outermost_ns.saturating_add(duration_ns);
+            self.outermost_calls += weight;
+            self.outermost_ns = self.outermost_ns.saturating_add(duration_ns.saturating_mul(weight));
         }
         self.functions.feed(call);
         self.call_tree.feed(call);

@@ -30,14 +30,22 @@ pub struct Bucket {
 
 impl Distribution {
     pub fn add(&mut self, value: u64) {
+        self.add_times(value, 1);
+    }
+
+    /// Adds a value that stands for so many.
+    pub fn add_times(&mut self, value: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
         let at = bucket_of(value);
         if self.counts.len() <= at {
             self.counts.resize(at + 1, 0);
         }
-        self.counts[at] += 1;
+        self.counts[at] = self.counts[at].saturating_add(times);
         self.least = if self.all == 0 { value } else { self.least.min(value) };
         self.greatest = self.greatest.max(value);
-        self.all += 1;
+        self.all = self.all.saturating_add(times);
     }
 
     /// The number of values.

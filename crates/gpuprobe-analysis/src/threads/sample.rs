@@ -1,7 +1,7 @@
 //! What was seen of the threads of processes, several times within about a second. Nothing was stopped meanwhile.
 
 use gpuprobe_event::{Call, Tgid, Tid};
-pub use gpuprobe_event::{GpuCall, ThreadSample, ThreadStack};
+pub use gpuprobe_event::{GpuCall, Rank, ThreadSample, ThreadStack};
 use serde::Serialize;
 
 /// A process and its threads.
@@ -33,14 +33,6 @@ pub struct SampledProcess {
     pub problem: Option<String>,
     /// The last operation on each of its streams, if probes saw it.
     pub streams: Vec<LastOperation>,
-}
-
-/// The number of a process among those of its job, from its environment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Rank {
-    /// The variable that has it: `RANK`, `OMPI_COMM_WORLD_RANK` or `LOCAL_RANK`.
-    pub variable: String,
-    pub number: u32,
 }
 
 /// The last operation submitted to a stream.

@@ -80,6 +80,8 @@ static __always_inline bool is_enclosing(const struct gp_call *top, struct pt_re
 static __always_inline void drop_innermost(struct gp_thread *thread)
 {
 	thread->depth--;
+	if (open_call(thread, thread->depth)->weight > 1)
+		__sync_fetch_and_add(&gp_turn.open, -1);
 	count_loss(GP_LOSS_ABANDONED);
 }
 
@@ -147,6 +149,50 @@ static __always_inline bool make_return_safe(struct gp_thread *thread, struct ta
 	return true;
 }
 
+/* Reads the stack arguments and the pointee of a launch, and the address that it returns to, with few reads.
+ */
+static __always_inline void read_launch_at_entry(struct gp_call *call, const struct gp_function *function,
+						 struct pt_regs *ctx)
+{
+#if defined(__TARGET_ARCH_x86)
+	/* the return address is in front of the stack arguments */
+	__u64 words[4];
+
+	if (function->op_desc.shape == GP_LAUNCH_USUAL &&
+	    !bpf_probe_read_user(words, sizeof(words), (void *)call->stack_pointer)) {
+		call->return_address = words[0];
+		__builtin_memcpy(call->stack.words, words + 1, sizeof(words) - sizeof(words[0]));
+		return;
+	}
+#endif
+	call->return_address = return_address(ctx, NULL);
+	read_at_entry(call, function);
+}
+
+/*
+ * Whether the call that begins now is a launch that is counted here, without a return probe. It is not
+ * pushed: the first of the open calls, which is not in use, holds its arguments meanwhile.
+ */
+GP_OWN_FRAME int is_launch_without_return(struct gp_thread *thread, struct pt_regs *ctx,
+					  struct gp_function *function, __u32 index, __u32 weight)
+{
+	struct gp_call *call;
+
+	if (thread->depth || thread->has_failed)
+		return 0;
+	call = open_call(thread, 0);
+	call->flags = 0;
+	call->function = index;
+	call->weight = weight;
+	call->instance = thread->instance;
+	call->tgid = thread->tgid;
+	call->tid = thread->tid;
+	call->stack_pointer = PT_REGS_SP(ctx);
+	save_registers(call, ctx);
+	read_launch_at_entry(call, function, ctx);
+	return count_launch_at_entry(thread, function);
+}
+
 /*
  * Whether a call is ignored because not all probes of its library are attached. `state` is not
  * GP_LIBRARY_ACTIVE.
@@ -172,12 +218,20 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	struct gp_call *call, *outer;
 	struct gp_thread *thread = NULL;
 	bool has_return, is_declined;
+	__u32 weight;
 
 	function = bpf_map_lookup_elem(&functions, &index);
 	if (!function)
 		return 1;
-	if (!(function->flags & GP_DETACHING) && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
+	weight = weight_now(function, cookie);
+	if (weight && (state == GP_LIBRARY_ACTIVE || !is_ignored(state, index)))
 		thread = thread_of(current_task);
+	if (thread) {
+		thread->last_launch.start_ns = 0;
+		if (can_decline && function->flags & GP_SAMPLES_RETURNS &&
+		    is_launch_without_return(thread, ctx, function, index, weight))
+			return 1;
+	}
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);
 	/* where a return probe cannot be declined, calls that are not observed have one too */
 	is_declined = has_return && (thread || !can_decline) &&
@@ -200,6 +254,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	call = push_call(thread, outer, function, index);
 	if (!call)
 		return 1;
+	call->weight = weight;
 	call->stack_pointer = PT_REGS_SP(ctx);
 	call->library = cookie >> 32;
 	if (gp_config.stacks ||
@@ -245,10 +300,12 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		}
 		send_begin_with_stack(call, function, ctx);
 		if (function->flags & GP_COUNT)
-			count_entry(thread, index);
+			count_entry(thread, index, weight);
 		thread->depth--;
 		return 1;
 	}
+	if (weight > 1)
+		__sync_fetch_and_add(&gp_turn.open, 1);
 	/* as late as possible, so that the time spent in this probe is not counted as the function's */
 	call->start_ns = bpf_ktime_get_ns();
 	if (gp_config.phases)

@@ -168,19 +168,26 @@ static __always_inline void count_call(struct gp_thread *thread, const struct gp
 	if (!count)
 		return;
 	if (!failed && function->action == GP_MOVE && !(call->flags & (GP_NESTED_ACTION | GP_CAPTURED)))
-		add_bytes(&count->bytes, call->bytes);
-	count_latency(count, call->duration_ns, failed);
+		add_bytes(&count->bytes, call->bytes * call->weight);
+	count_latency(count, call, failed);
 }
 
 /* Counts the call, unless it was already counted with its launch (`is_counted`). */
 static __always_inline void count(struct gp_thread *thread, struct gp_call *call,
-				  const struct gp_function *function, bool failed, bool is_counted)
+				  const struct gp_function *function, bool failed, bool is_counted,
+				  __u64 returned_to)
 {
 	/* a call of a state-only probe is not in any output */
 	if (gp_config.launches && gp_config.rows && call->reported && !call->parent && !is_launch(function))
 		note_meanwhile(thread, call);
-	if (failed && (function->flags & (GP_COUNT | GP_FAILURES) || call->inner_failed))
-		count_failure(thread, call, function);
+	if (failed) {
+		thread->has_failed = 1;
+		thread->last_failed.return_address = returned_to;
+		thread->last_failed.stack_pointer = call->stack_pointer;
+		thread->last_failed.next_id = thread->next_id;
+		if (function->flags & (GP_COUNT | GP_FAILURES) || call->inner_failed)
+			count_failure(thread, call, function);
+	}
 	if (!(function->flags & GP_COUNT))
 		return;
 	if (!is_counted)
@@ -225,6 +232,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (!call || !function)
 		return 0;
 	call->duration_ns = now - call->start_ns;
+	if (call->weight > 1)
+		__sync_fetch_and_add(&gp_turn.open, -1);
 	call->result = PT_REGS_RC(ctx);
 	read_at_return(call, function);
 	failed = has_failed(call, function);
@@ -233,7 +242,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (function->op_desc.op_kind)
 		is_counted = end_op(thread, call, function, failed);
 	annotate(thread, call, function, failed);
-	count(thread, call, function, failed, is_counted);
+	count(thread, call, function, failed, is_counted, PT_REGS_IP(ctx));
 	emit(call, function, ctx, failed);
 	return 0;
 }

@@ -11,13 +11,18 @@
 static __always_inline int count_entry_of(struct pt_regs *ctx)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
+	__u32 index = cookie & (GP_FUNCTIONS - 1), weight;
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 	struct gp_thread *thread;
 
-	if (library_state(cookie) != GP_LIBRARY_ACTIVE)
+	if (!function || library_state(cookie) != GP_LIBRARY_ACTIVE)
+		return 0;
+	weight = weight_now(function, cookie);
+	if (!weight)
 		return 0;
 	thread = current_thread();
 	if (thread)
-		count_entry(thread, cookie & (GP_FUNCTIONS - 1));
+		count_entry(thread, index, weight);
 	return 0;
 }
 

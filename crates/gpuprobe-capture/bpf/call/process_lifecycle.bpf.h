@@ -196,12 +196,14 @@ static __always_inline void end_open_calls(struct gp_thread *thread)
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *call = &thread->open[i];
 		struct gp_function *function;
+		__u32 index;
 
 		if (i >= thread->depth)
 			break;
 		undo_entry(thread, call);
 		call->flags |= GP_UNFINISHED;
-		function = bpf_map_lookup_elem(&functions, &call->function);
+		index = call->function;
+		function = bpf_map_lookup_elem(&functions, &index);
 		if (function && function->flags & GP_STREAM && !gp_config.errors_only &&
 		    !(gp_config.outermost_only && call->parent))
 			send_call(call, function);

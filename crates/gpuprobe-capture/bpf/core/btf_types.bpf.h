@@ -26,6 +26,7 @@ struct gp_types {
 	enum gp_device device;
 	enum gp_space space;
 	enum gp_library_state library_state;
+	enum gp_status_register status_register;
 	enum gp_loss loss;
 	enum gp_arg_loc_kind arg_loc_kind;
 	enum gp_action action;

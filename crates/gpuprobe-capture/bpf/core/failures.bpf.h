@@ -24,17 +24,18 @@ struct {
 #define GP_MOST_FAILURES 64
 
 /* Creates the row for a kind of failure that has happened for the first time. */
-static __always_inline bool add_failure_row(struct gp_memory *process, const struct gp_failure_key *key)
+static __always_inline bool add_failure_row(struct gp_memory *process, const struct gp_failure_key *key,
+					    __u64 weight)
 {
-	__u64 *count, one = 1;
+	__u64 *count;
 
 	if (__sync_fetch_and_add(&process->failure_rows, 1) < GP_MOST_FAILURES) {
-		if (!bpf_map_update_elem(&failures, key, &one, BPF_NOEXIST))
+		if (!bpf_map_update_elem(&failures, key, &weight, BPF_NOEXIST))
 			return true;
 		/* if two threads do this at once, one wins */
 		count = bpf_map_lookup_elem(&failures, key);
 		if (count)
-			__sync_fetch_and_add(count, 1);
+			__sync_fetch_and_add(count, weight);
 	} else {
 		count = NULL;
 	}
@@ -53,31 +54,37 @@ static __always_inline __u32 status_of_call(const struct gp_call *call, const st
 }
 
 /*
- * A failure that finds no row is counted with the other errors of its function if these are counted, and
- * otherwise with those of its process.
+ * Counts a failure, which stands for `weight` of them. One that finds no row is counted with the other errors
+ * of its function if these are counted
+ * (`has_errors`), and otherwise with those of its process.
  */
-static __always_inline int add_failure(const struct gp_thread *thread, const struct gp_call *call,
-				       const struct gp_function *function)
+static __always_inline int add_error(const struct gp_thread *thread, __u32 function, __u32 error,
+				     __u64 weight, bool has_errors)
 {
-	struct gp_failure_key key = {.instance = call->instance,
-				     .tgid = call->tgid,
-				     .function = call->function,
-				     .error = status_of_call(call, function)};
+	struct gp_failure_key key = {
+	    .instance = thread->instance, .tgid = thread->tgid, .function = function, .error = error};
 	__u64 *count = bpf_map_lookup_elem(&failures, &key);
 	struct gp_memory *process;
 	__u32 row = thread->memory_row;
 
 	if (count) {
-		__sync_fetch_and_add(count, 1);
+		__sync_fetch_and_add(count, weight);
 		return 0;
 	}
 	process = row ? bpf_map_lookup_elem(&memory_rows, &row) : NULL;
-	if (process && add_failure_row(process, &key))
+	if (process && add_failure_row(process, &key, weight))
 		return 0;
-	if (process && !(function->flags & GP_COUNT))
-		__sync_fetch_and_add(&process->unnamed_failures, 1);
+	if (process && !has_errors)
+		__sync_fetch_and_add(&process->unnamed_failures, weight);
 	count_loss(GP_LOSS_FAILURES_FULL);
 	return 0;
+}
+
+static __always_inline int add_failure(const struct gp_thread *thread, const struct gp_call *call,
+				       const struct gp_function *function)
+{
+	return add_error(thread, call->function, status_of_call(call, function), call->weight,
+			 function->flags & GP_COUNT);
 }
 
 /*
@@ -106,7 +113,7 @@ GP_GLOBAL_FUNC int count_unmatched(__u64 cookie)
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 
 	if (library_state(cookie) == GP_LIBRARY_ACTIVE && function &&
-	    !(function->flags & (GP_FAILURES | GP_DETACHING)) && is_target(bpf_get_current_pid_tgid() >> 32))
+	    !(function->flags & (GP_FAILURES | GP_SAMPLED)) && is_target(bpf_get_current_pid_tgid() >> 32))
 		count_loss(GP_LOSS_UNMATCHED_RETURN);
 	return 0;
 }

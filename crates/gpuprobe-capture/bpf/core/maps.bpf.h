@@ -30,6 +30,9 @@ __u64 gp_next_id = 1;
  */
 volatile __u64 gp_stop_ns SEC(".data.stop");
 
+/* In a section of its own, so that user space can write it alone. */
+volatile struct gp_turn gp_turn SEC(".data.turn");
+
 /*
  * The next number for a stack that is not known yet. Each such stack is a site of its own until user space
  * finds out which site it is.

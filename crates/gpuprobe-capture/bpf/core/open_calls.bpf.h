@@ -60,6 +60,7 @@ static __always_inline void begin_call(struct gp_thread *thread, struct gp_call 
 	call->kind = GP_RECORD_CALL;
 	call->flags = 0;
 	call->function = index;
+	call->weight = 1;
 	call->id = new_id(thread);
 	call->reported = !!(function->flags & (GP_COUNT | GP_STREAM));
 	call->inner_failed = 0;
@@ -170,21 +171,21 @@ static __always_inline struct gp_count *count_of(struct gp_thread *thread, __u32
 }
 
 /* The counters are per CPU, but programs may be preempted, so the additions are atomic. */
-static __always_inline void count_latency(struct gp_count *count, __u64 duration_ns, bool failed)
+static __always_inline void count_latency(struct gp_count *count, const struct gp_call *call, bool failed)
 {
 	if (failed)
-		__sync_fetch_and_add(&count->errors, 1);
-	__sync_fetch_and_add(&count->total_ns, duration_ns);
-	__sync_fetch_and_add(&count->latency[log2_bucket(duration_ns)], 1);
+		__sync_fetch_and_add(&count->errors, call->weight);
+	__sync_fetch_and_add(&count->total_ns, call->duration_ns * call->weight);
+	__sync_fetch_and_add(&count->latency[log2_bucket(call->duration_ns)], call->weight);
 }
 
 /* Counts a call of which only the entry is probed. */
-static __always_inline void count_entry(struct gp_thread *thread, __u32 function)
+static __always_inline void count_entry(struct gp_thread *thread, __u32 function, __u32 weight)
 {
 	struct gp_count *count = count_of(thread, function);
 
 	if (count)
-		__sync_fetch_and_add(&count->entry_count, 1);
+		__sync_fetch_and_add(&count->entry_count, weight);
 }
 
 /* Adds the system calls that a call made on the NVIDIA devices, and their time, to the enclosing call. */
@@ -205,8 +206,8 @@ GP_OWN_FRAME int count_device_time(struct gp_thread *thread, const struct gp_cal
 	struct gp_count *count = count_of(thread, call->function);
 
 	if (count) {
-		__sync_fetch_and_add(&count->entered, 1);
-		__sync_fetch_and_add(&count->device_ns, call->device_ns);
+		__sync_fetch_and_add(&count->entered, call->weight);
+		__sync_fetch_and_add(&count->device_ns, call->device_ns * call->weight);
 	}
 	return 0;
 }

@@ -14,10 +14,22 @@ struct gp_launch_cache_entry {
 	__u64 handle;
 	__u64 stream;
 	/* as in gp_launch_key */
-	__u32 counted_as;
+	__u16 counted_as;
+	/* how many launches need no return probe before the next one that does: see launch_entries.bpf.h */
+	__u16 unprobed_left;
 	__u32 launches_row;
 	__u32 stream_row;
-	__u32 reserved;
+	/* how long the launch took whose return was probed last */
+	__u32 probed_ns;
+};
+
+/* A launch without a return probe. It may not have returned yet. */
+struct gp_unprobed_launch {
+	/* 0 if the thread has made another call since */
+	__u64 start_ns;
+	__u64 stack_pointer;
+	__u64 return_address;
+	__u64 function;
 };
 
 /* An address range of a process. */
@@ -90,6 +102,15 @@ struct gp_python_walk {
 	struct gp_python_frame frame[GP_PYTHON_FRAMES];
 };
 
+/* The call that failed last: see failure_points.bpf.h */
+struct gp_failed_call {
+	/* what it returned to; 0 if its failure has been reported again by the function around it */
+	__u64 return_address;
+	__u64 stack_pointer;
+	/* the id of the next call, if there has been none since */
+	__u64 next_id;
+};
+
 struct gp_thread {
 	__u64 instance;
 	__u32 tgid;
@@ -116,6 +137,14 @@ struct gp_thread {
 	__u64 meanwhile_ns;
 	__u64 meanwhile_since_ns;
 	struct gp_launch_cache_entry launch_cache[GP_LAUNCH_CACHE];
+	struct gp_unprobed_launch last_launch;
+	/* a call has failed, and no launch has succeeded since */
+	__u64 has_failed;
+	struct gp_failed_call last_failed;
+	/* cached rows of copies: see copy_place() */
+	__u32 copy_cache[GP_COPY_CACHE];
+	/* the lane that its copies are counted in; 0 before the first */
+	__u64 copy_lane;
 	/* the address of the return trampoline in this process; 0 if not looked up yet */
 	__u64 trampoline;
 	/* the stack that the thread was started on, once it has been looked up */

@@ -51,6 +51,7 @@ enum {
 	BPF_RB_FORCE_WAKEUP = 2,
 	BPF_RB_AVAIL_DATA = 0,
 	BPF_RB_RING_SIZE = 1,
+	BPF_RB_CONS_POS = 2,
 };
 
 /* Registers as the Linux kernel saves them. This is ABI, so it is no CO-RE type. */

@@ -51,7 +51,7 @@ static __always_inline void count_captured(const struct gp_call *call, __u64 ker
 	struct gp_graph_counts *counts = gp_config.rows ? graph_counts_of(call) : NULL;
 
 	if (counts)
-		__sync_fetch_and_add(&counts->captured, kernels);
+		__sync_fetch_and_add(&counts->captured, kernels * call->weight);
 }
 
 /* Adds `kernels` (0 or 1) of a kernel to the capture of a stream. Returns whether there is one. */

@@ -8,6 +8,7 @@
 
 #include "graphs.bpf.h"
 #include "copy_bytes.bpf.h"
+#include "copy_rows.bpf.h"
 #include "address_ranges.bpf.h"
 #include "call_annotations.bpf.h"
 
@@ -31,13 +32,10 @@ struct copy {
 	__u64 bytes;
 	__u32 is_peer;
 	__u32 failed;
-	/* not the first copy of a batch: the time of the batch is counted with the first */
+	/* see GP_COPY_UNTIMED */
 	__u32 is_untimed;
 	__u32 reserved;
 };
-
-/* bit above kind and host: see copy.is_untimed */
-#define GP_UNTIMED (1 << 16)
 
 /* The offsets of the members in the structs that describe copies. */
 struct layout {
@@ -182,40 +180,6 @@ static __always_inline __u32 host_of(const struct found *source, const struct fo
 	return one > other ? one : other;
 }
 
-/* Counts a copy or a memset. */
-GP_GLOBAL_FUNC int add_copy(const struct gp_call *call, __u32 kind_and_host, bool is_async, __u64 bytes,
-			    bool failed)
-{
-	struct gp_copy_key key = {.kind = kind_and_host, .host = kind_and_host >> 8, .is_async = is_async};
-	struct gp_copies *row;
-
-	if (!call)
-		return 0;
-	key.instance = call->instance;
-	key.tgid = call->tgid;
-	row = bpf_map_lookup_elem(&copies, &key);
-	if (!row) {
-		static const struct gp_copies none;
-
-		bpf_map_update_elem(&copies, &key, &none, BPF_NOEXIST);
-		row = bpf_map_lookup_elem(&copies, &key);
-		if (!row) {
-			count_loss(GP_LOSS_GPU_OPS_FULL);
-			return 0;
-		}
-	}
-	if (failed) {
-		__sync_fetch_and_add(&row->errors, 1);
-		return 0;
-	}
-	__sync_fetch_and_add(&row->copies, 1);
-	add_bytes(&row->bytes, bytes);
-	__sync_fetch_and_add(&row->sizes[log2_bucket(bytes)], 1);
-	if (!(kind_and_host & GP_UNTIMED))
-		__sync_fetch_and_add(&row->total_ns, call->duration_ns);
-	return 0;
-}
-
 /* An argument may make an asynchronous function wait. */
 static __always_inline bool is_async(const struct gp_call *call, const struct gp_function *function)
 {
@@ -226,14 +190,21 @@ static __always_inline bool is_async(const struct gp_call *call, const struct gp
 	return !argument(call, function->op_desc.other, &waits) || !(__u32)waits;
 }
 
+/* The bits of add_copy() that say how the copy ended. */
+static __always_inline __u32 copy_bits(const struct gp_call *call, const struct gp_function *function,
+				       bool failed)
+{
+	return (is_async(call, function) ? GP_COPY_ASYNC : 0) | (failed ? GP_COPY_FAILED : 0);
+}
+
 /* Looks up both ends of a copy, annotates the record with it, and counts it in a row. */
-GP_GLOBAL_FUNC int count_copy(struct gp_call *call, const struct gp_function *function,
-			      const struct copy *copy)
+GP_GLOBAL_FUNC int count_copy(struct gp_thread *thread, struct gp_call *call,
+			      const struct gp_function *function, const struct copy *copy)
 {
 	struct found source, target;
 	__u32 kind_and_host;
 
-	if (!call || !function || !copy)
+	if (!thread || !call || !function || !copy)
 		return 0;
 	look_up(call, &copy->source, &source);
 	look_up(call, &copy->target, &target);
@@ -243,14 +214,16 @@ GP_GLOBAL_FUNC int count_copy(struct gp_call *call, const struct gp_function *fu
 		add_part(call, kind_and_host, copy->bytes);
 	else if (gp_config.annotate_records)
 		annotate_copy(call, kind_and_host, copy->bytes, copy->failed);
-	if (copy->is_untimed)
-		kind_and_host |= GP_UNTIMED;
 	if (gp_config.rows)
-		add_copy(call, kind_and_host, is_async(call, function), copy->bytes, copy->failed);
+		add_copy(thread, call,
+			 kind_and_host | copy_bits(call, function, copy->failed) |
+			     (copy->is_untimed ? GP_COPY_UNTIMED : 0),
+			 copy->bytes);
 	return 0;
 }
 
 struct batch {
+	struct gp_thread *thread;
 	struct gp_call *call;
 	const struct gp_function *function;
 	__u64 targets;
@@ -288,18 +261,19 @@ static long copy_of_batch(__u64 index, struct batch *batch)
 	if (plus(batch->bytes, copy.bytes) > GP_MOST_BYTES)
 		copy.bytes = 0;
 	batch->bytes += copy.bytes;
-	count_copy(batch->call, batch->function, &copy);
+	count_copy(batch->thread, batch->call, batch->function, &copy);
 	return 0;
 }
 
 /* A batch of copies has returned. */
-GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_batch(struct gp_thread *thread, struct gp_call *call,
+			     const struct gp_function *function, bool failed)
 {
 	struct batch batch = {.failed = failed};
 	const struct gp_op_desc *op;
 	__u64 count = 0;
 
-	if (!call || !function)
+	if (!thread || !call || !function)
 		return 0;
 	op = &function->op_desc;
 	if (gp_config.annotate_records) {
@@ -308,6 +282,7 @@ GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *fun
 		__builtin_memset(&call->pointee, 0, sizeof(call->pointee));
 		call->bytes = 0;
 	}
+	batch.thread = thread;
 	batch.call = call;
 	batch.function = function;
 	argument(call, op->count, &count);
@@ -324,14 +299,15 @@ GP_GLOBAL_FUNC int end_batch(struct gp_call *call, const struct gp_function *fun
 }
 
 /* A single copy has returned. */
-GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *function, bool failed)
+GP_GLOBAL_FUNC int end_copy(struct gp_thread *thread, struct gp_call *call,
+			    const struct gp_function *function, bool failed)
 {
 	struct copy copy = {.failed = failed};
 	const struct gp_op_desc *op;
 	__u64 kind, at = 0;
 	bool is_read = true;
 
-	if (!call || !function)
+	if (!thread || !call || !function)
 		return 0;
 	op = &function->op_desc;
 	kind = op->copy_kind;
@@ -361,7 +337,7 @@ GP_GLOBAL_FUNC int end_copy(struct gp_call *call, const struct gp_function *func
 	if (!is_read && !failed)
 		count_loss(GP_LOSS_UNREAD_GPU_OP);
 	if (is_read || failed)
-		count_copy(call, function, &copy);
+		count_copy(thread, call, function, &copy);
 	return 0;
 }
 
@@ -385,11 +361,11 @@ static __always_inline void end_move(struct gp_thread *thread, struct gp_call *c
 		if (gp_config.annotate_records)
 			annotate_copy(call, GP_FILL, call->bytes, failed);
 		if (gp_config.rows)
-			add_copy(call, GP_FILL, is_async(call, function), call->bytes, failed);
+			add_copy(thread, call, GP_FILL | copy_bits(call, function, failed), call->bytes);
 	} else if (is_batch(function)) {
-		end_batch(call, function, failed);
+		end_batch(thread, call, function, failed);
 	} else {
-		end_copy(call, function, failed);
+		end_copy(thread, call, function, failed);
 	}
 }
 

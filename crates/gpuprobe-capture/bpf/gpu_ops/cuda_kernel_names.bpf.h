@@ -141,7 +141,12 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 	else
 		argument(call, function->name, &address);
 	name_head(&head, call, GP_NAME_KNOWN, handle);
-	head.matches = words_pointing_to(handle, address);
+	/*
+	 * A handle that the program gives itself together with the name is a function of the program, not an
+	 * object of the CUDA driver. A program registers thousands of them before it begins.
+	 */
+	if (function->flags & (GP_HANDLE_IS_OUT | GP_OUTPUT_IS_RESULT | GP_NAME_IS_OUT))
+		head.matches = words_pointing_to(handle, address);
 	send_name(&head, address);
 }
 

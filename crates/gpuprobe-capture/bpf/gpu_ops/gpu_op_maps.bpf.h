@@ -5,8 +5,9 @@
 
 #include "../core/maps.bpf.h"
 
-/* How many rows of `launch_rows` and `stream_rows` were ever used. */
+/* How many rows of `launch_rows`, `copy_rows` and `stream_rows` were ever used. */
 __u32 gp_launch_rows_used;
+__u32 gp_copy_rows_used;
 __u32 gp_stream_rows_used;
 /* Whether anything was ever captured. If not, no capture needs to be looked up. */
 __u32 gp_has_captured;
@@ -137,8 +138,22 @@ struct {
 	__uint(max_entries, 1); /* set at load */
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct gp_copy_key);
-	__type(value, struct gp_copies);
+	__type(value, __u32);
 } copies SEC(".maps");
+
+/* Copies by kind and lane. An array, for the same reason as `memory_rows`. Row 0 stays empty. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, __u32);
+	__type(value, struct gp_copies);
+} copy_rows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK);
+	__uint(max_entries, 1); /* set at load */
+	__type(value, __u32);
+} unused_copies SEC(".maps");
 
 /*
  * Allocations and mappings, as aligned parts whose sizes are powers of two. Such a part is a prefix of its

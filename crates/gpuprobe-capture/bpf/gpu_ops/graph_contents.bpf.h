@@ -119,7 +119,7 @@ static __always_inline void count_exec_launch(const struct gp_call *call, __u64 
 	struct gp_exec_launches *row = bpf_map_lookup_elem(&exec_launches, &key);
 
 	if (row)
-		__sync_fetch_and_add(&row->launches, 1);
+		__sync_fetch_and_add(&row->launches, call->weight);
 }
 
 /* An executable graph has the contents of a graph from now on: it was created or updated. */

@@ -29,13 +29,13 @@ static __always_inline void count_graph_launch(const struct gp_call *call, struc
 					       const struct gp_graph_size *size)
 {
 	count_exec_launch(call, size->contents);
-	__sync_fetch_and_add(&counts->derived, size->kernels);
+	__sync_fetch_and_add(&counts->derived, size->kernels * call->weight);
 	if (size->incomplete)
-		__sync_fetch_and_add(&counts->unknown, 1);
+		__sync_fetch_and_add(&counts->unknown, call->weight);
 	if (size->disabled)
-		__sync_fetch_and_add(&counts->disabled, size->disabled);
+		__sync_fetch_and_add(&counts->disabled, size->disabled * call->weight);
 	if (size->conditional)
-		__sync_fetch_and_add(&counts->conditional, size->conditional);
+		__sync_fetch_and_add(&counts->conditional, size->conditional * call->weight);
 }
 
 /* A graph launch has returned, successfully or not. */
@@ -64,20 +64,20 @@ GP_GLOBAL_FUNC int end_graph_launch(struct gp_thread *thread, struct gp_call *ca
 	if (!counts)
 		return 0;
 	if (failed) {
-		__sync_fetch_and_add(&counts->errors, 1);
+		__sync_fetch_and_add(&counts->errors, call->weight);
 		return 0;
 	}
-	__sync_fetch_and_add(&counts->launches, 1);
+	__sync_fetch_and_add(&counts->launches, call->weight);
 	/* looked up again, because the verifier of Linux 6.1 does not remember that it was not NULL */
 	exec = find_graph(&execs, call, handle);
 	if (exec)
 		count_graph_launch(call, counts, &exec->size);
 	else
-		__sync_fetch_and_add(&counts->unknown, 1);
+		__sync_fetch_and_add(&counts->unknown, call->weight);
 	/* looked up again, because the verifier of Linux 6.1 does not remember that it was not NULL */
 	stream = stream_row(number);
 	if (stream)
-		note_launch(thread, call, stream);
+		note_launch(thread, call, stream, true);
 	return 0;
 }
 

@@ -17,8 +17,14 @@ struct launch {
 	__u64 shared;
 	/* as in gp_launch_key */
 	__u32 counted_as;
-	__u32 reserved;
+	/* see GP_SAMPLES_RETURNS */
+	__u32 samples_returns;
 };
+
+/* at most so many launches follow each other without a return probe; one less than a power of two */
+#define GP_MOST_UNPROBED 31
+/* a launch that took longer says nothing about the next one, which is then probed */
+#define GP_MOST_TYPICAL_NS 10000000
 
 /* Packs three dimensions into one word: see gp_launches. */
 static __always_inline __u64 dimensions(__u64 x, __u64 y, __u64 z)
@@ -171,18 +177,32 @@ static __always_inline void raise(__u64 *most, __u64 value)
 static __always_inline void count_in_row(struct gp_launches *row, const struct gp_call *call,
 					 const struct launch *launch, bool failed)
 {
-	__sync_fetch_and_add(&row->total_ns, call->duration_ns);
-	__sync_fetch_and_add(&row->latency[log2_bucket(call->duration_ns)], 1);
+	__sync_fetch_and_add(&row->total_ns, call->duration_ns * call->weight);
+	__sync_fetch_and_add(&row->latency[log2_bucket(call->duration_ns)], call->weight);
 	if (failed) {
-		__sync_fetch_and_add(&row->errors, 1);
+		__sync_fetch_and_add(&row->errors, call->weight);
 		return;
 	}
-	__sync_fetch_and_add(&row->threads, volume(launch->grid) * volume(launch->block));
+	__sync_fetch_and_add(&row->threads, volume(launch->grid) * volume(launch->block) * call->weight);
 	if (launch->grid && (row->grid_least != launch->grid || row->grid_most != launch->grid))
 		widen(&row->grid_least, &row->grid_most, launch->grid);
 	if (launch->block && (row->block_least != launch->block || row->block_most != launch->block))
 		widen(&row->block_least, &row->block_most, launch->block);
 	raise(&row->shared_most, launch->shared);
+}
+
+/* Decides, when a launch has returned, which of the next ones have a return probe: see launch_entries.bpf.h
+ */
+static __always_inline void plan_returns(struct gp_thread *thread, struct gp_launch_cache_entry *cached,
+					 const struct gp_call *call, bool is_new, bool failed)
+{
+	bool is_typical = !failed && !is_new && call->duration_ns <= GP_MOST_TYPICAL_NS;
+
+	cached->unprobed_left = is_typical ? bpf_get_prandom_u32() & GP_MOST_UNPROBED : 0;
+	if (is_typical)
+		cached->probed_ns = call->duration_ns;
+	if (!failed)
+		thread->has_failed = 0;
 }
 
 /*
@@ -215,6 +235,8 @@ GP_GLOBAL_FUNC int count_launch(struct gp_thread *thread, struct gp_call *call, 
 		call->flags |= GP_CAPTURED;
 		return outcome;
 	}
+	if (launch->samples_returns)
+		plan_returns(thread, cached, call, outcome & GP_NEW_KERNEL, failed);
 	number = cached->launches_row;
 	row = number ? bpf_map_lookup_elem(&launch_rows, &number) : NULL;
 	if (row) {
@@ -226,7 +248,7 @@ GP_GLOBAL_FUNC int count_launch(struct gp_thread *thread, struct gp_call *call, 
 	/* looked up again, because the verifier of Linux 6.1 does not remember that it was not NULL */
 	stream = stream_row(cached->stream_row);
 	if (stream)
-		note_launch(thread, call, stream);
+		note_launch(thread, call, stream, true);
 	return outcome;
 }
 
@@ -280,6 +302,7 @@ GP_GLOBAL_FUNC int end_launch(struct gp_thread *thread, struct gp_call *call,
 		return 0;
 	if (function->flags & GP_COUNT)
 		launch.counted_as = call->function + 1;
+	launch.samples_returns = function->flags & GP_SAMPLES_RETURNS;
 	read_launch(call, function, &launch);
 	outcome = count_launch(thread, call, &launch, failed);
 	if (outcome & GP_NEW_KERNEL && gp_config.names)

@@ -144,28 +144,33 @@ static __always_inline void end_gap(struct gp_thread *thread, const struct gp_ca
 				    struct gp_stream *row)
 {
 	struct gp_stream *all = all_streams(thread, call);
+	__u64 synced_ns = row->synced_ns, after_ns = row->launched_after_ns;
 	struct gp_gap gap = {.since_ns = row->launched_ns, .kind = GP_AFTER_LAUNCH};
 	struct gp_gaps *gaps;
 
 	if (!row->launched_ns)
 		return;
-	if (row->synced_ns >= gap.since_ns) {
-		gap.since_ns = row->synced_ns;
-		gap.kind = GP_AFTER_SYNC;
-	}
-	if (all && all->synced_ns >= gap.since_ns) {
-		gap.since_ns = all->synced_ns;
+	if (all && all->synced_ns > synced_ns)
+		synced_ns = all->synced_ns;
+	if (synced_ns >= after_ns) {
+		after_ns = gap.since_ns = synced_ns;
 		gap.kind = GP_AFTER_SYNC;
 	}
 	/* a launch of another thread returned after this one began */
-	if (call->start_ns <= gap.since_ns)
+	if (call->start_ns <= after_ns)
 		return;
+	/* between turns, launches are not seen */
+	if (call->weight > 1 && after_ns < gp_turn.from_ns)
+		return;
+	/* the last launch took less than was estimated: it has returned at some time in between */
+	if (call->start_ns <= gap.since_ns)
+		gap.since_ns = after_ns + (call->start_ns - after_ns) / 2;
 	gap.ns = call->start_ns - gap.since_ns;
 	gaps = &row->gaps[gap.kind & 1];
-	__sync_fetch_and_add(&gaps->total_ns, gap.ns);
-	__sync_fetch_and_add(&gaps->lengths[log2_bucket(gap.ns)], 1);
+	__sync_fetch_and_add(&gaps->total_ns, gap.ns * call->weight);
+	__sync_fetch_and_add(&gaps->lengths[log2_bucket(gap.ns)], call->weight);
 	if (gap.ns > row->kept_ns) {
-		if (thread->meanwhile_since_ns >= gap.since_ns)
+		if (thread->meanwhile_since_ns >= after_ns)
 			gap.meanwhile = thread->meanwhile;
 		keep_gap(row, &gap);
 	}
@@ -179,11 +184,13 @@ static __always_inline void forget_meanwhile(struct gp_thread *thread)
 	thread->meanwhile_since_ns = 0;
 }
 
+/* Something was launched. `is_returned`: its return was probed, otherwise its duration is an estimate. */
 static __always_inline void note_launch(struct gp_thread *thread, const struct gp_call *call,
-					struct gp_stream *row)
+					struct gp_stream *row, bool is_returned)
 {
 	end_gap(thread, call, row);
 	row->launched_ns = call->start_ns + call->duration_ns;
+	row->launched_after_ns = is_returned ? row->launched_ns : call->start_ns;
 	forget_meanwhile(thread);
 }
 

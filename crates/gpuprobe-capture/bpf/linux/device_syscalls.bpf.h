@@ -290,7 +290,7 @@ static __always_inline void end_syscall(struct gp_thread *thread, struct gp_call
 		struct gp_count *count = count_of(thread, call->function);
 
 		if (count)
-			count_latency(count, call->duration_ns, failed);
+			count_latency(count, call, failed);
 		if (call->function == gp_config.syscall_rows + GP_IOCTL)
 			count_command(thread, call, failed);
 	}

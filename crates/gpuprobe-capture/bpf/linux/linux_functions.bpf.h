@@ -113,7 +113,7 @@ static __always_inline void count_linux_call(struct gp_thread *thread, const str
 		return;
 	count = count_of(thread, call->function);
 	if (count)
-		count_latency(count, call->duration_ns, failed);
+		count_latency(count, call, failed);
 	if (failed)
 		count_error(thread, call, function);
 }

@@ -73,11 +73,13 @@ struct gp_config {
 	__u8 may_write;
 	/* count launches, graphs, gaps and copies in rows */
 	__u8 rows;
-	__u8 reserved[7];
+	__u8 reserved[3];
 	/* up to this many entries in the table of allocations, a process keeps the entries that it freed */
 	__u32 most_kept;
 	/* up to this many rows of launches, every stream of a CUDA kernel has a row of its own */
 	__u32 rows_by_stream;
+	/* up to this many rows of copies, every lane has rows of its own */
+	__u32 rows_by_lane;
 	/* the first of the functions' rows that stand for system calls */
 	__u32 syscall_rows;
 	/* gpuprobe itself, whose calls are ignored */

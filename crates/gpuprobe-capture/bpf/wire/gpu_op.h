@@ -148,6 +148,8 @@ struct gp_launches {
 	__u64 errors;
 	__u64 threads;
 	__u64 total_ns;
+	/* how many of the launches had no return probe: their time is an estimate */
+	__u64 unprobed_returns;
 	/* the smallest and the largest: x in the low half, then y and z */
 	__u64 grid_least;
 	__u64 grid_most;
@@ -188,6 +190,8 @@ struct gp_stream {
 	/* when the last launch on it returned, and the last wait for it */
 	__u64 launched_ns;
 	__u64 synced_ns;
+	/* the same as launched_ns; if the return was not probed, when that launch began */
+	__u64 launched_after_ns;
 	/* the number of the capture that it takes part in */
 	__u64 capture;
 	/* gaps up to this length are not among the longest */
@@ -281,7 +285,10 @@ struct gp_graph_counts {
 	__u64 conditional;
 };
 
-/* Key: copies of one kind in a process. */
+/* the lane of rows that all threads of a process may write */
+#define GP_ALL_LANES 0
+
+/* Key: copies of one kind in a process, by threads of one lane: see copy_rows.bpf.h */
 struct gp_copy_key {
 	__u64 instance;
 	__u32 tgid;
@@ -289,12 +296,11 @@ struct gp_copy_key {
 	__u8 kind;
 	__u8 is_async;
 	__u8 host;
-	__u8 reserved;
+	__u8 lane;
 };
 
-/* The counters of copies. */
+/* The counters of copies. Every copy that succeeded is in one bucket. */
 struct gp_copies {
-	__u64 copies;
 	__u64 errors;
 	__u64 bytes;
 	__u64 total_ns;

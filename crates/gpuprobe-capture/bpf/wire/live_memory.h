@@ -34,6 +34,9 @@ struct gp_memory {
 	/* rows in the tables of failures and of commands */
 	__u32 failure_rows;
 	__u32 command_rows;
+	/* threads that have copied something */
+	__u32 copy_threads;
+	__u32 reserved;
 };
 
 /*

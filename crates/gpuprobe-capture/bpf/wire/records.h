@@ -77,6 +77,11 @@ struct gp_pending_call {
 	/* its row in `functions` */
 	__u32 function;
 	__u64 start_ns;
+	__u32 tid;
+	__u32 reserved;
+	/* where the address that it returns to was, and that address; both 0 if its return is probed */
+	__u64 return_slot;
+	__u64 return_address;
 };
 
 #define GP_CGROUP_NAME 144

@@ -59,9 +59,8 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     names(f, &mut row);
     action(f, &mut row);
     row.op_desc = op_desc(f, counted);
-    // counting needs no other arguments
     if f.class == Class::Launch && collect == Collect::Count {
-        row.stack_words = launch_words(row.cuda_kernel, &row.op_desc);
+        counted_launch(&mut row, counted);
     }
     if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
         row.flags |= number::FUNCTION_PER_THREAD;
@@ -79,6 +78,17 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     }
     row.record_bytes = record_bytes(&row, counted.annotate_records && makes_several_copies(f));
     row
+}
+
+/// A launch that is counted, not streamed.
+fn counted_launch(row: &mut gp_function, counted: CountedOps) {
+    // counting needs no other arguments
+    row.stack_words = launch_words(row.cuda_kernel, &row.op_desc);
+    let op = &row.op_desc;
+    let is_list = [number::LAUNCH_LIST, number::LAUNCH_RUNTIME_LIST].contains(&op.shape);
+    if counted.samples_launch_returns && op.op_kind == number::OP_LAUNCH && !is_list {
+        row.flags |= number::FUNCTION_SAMPLES_RETURNS;
+    }
 }
 
 /// The flags for what is collected.

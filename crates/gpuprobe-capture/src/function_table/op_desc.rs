@@ -230,6 +230,7 @@ mod tests {
         rows: true,
         annotate_records: false,
         call_sites: false,
+        samples_launch_returns: false,
     };
 
     fn of(api: Api, name: &str) -> gp_op_desc {

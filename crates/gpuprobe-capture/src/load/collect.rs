@@ -32,6 +32,8 @@ pub(crate) struct CountedOps {
     pub(crate) annotate_records: bool,
     /// Streamed launches, copies and waits have a call site.
     pub(crate) call_sites: bool,
+    /// Not every return of a launch is probed.
+    pub(crate) samples_launch_returns: bool,
 }
 
 impl CountedOps {

@@ -24,6 +24,8 @@ pub struct CaptureConfig {
     pub entry_only: bool,
     /// Some functions have only entry counts: see [`crate::Collect::EntryCount`].
     pub entry_counts: bool,
+    /// Failure points are probed: see [`gpuprobe_discover::FailurePoint`].
+    pub failure_points: bool,
     /// Send the stack of every call that is streamed.
     pub stacks: bool,
     /// Find the call sites of allocations.
@@ -38,6 +40,8 @@ pub struct CaptureConfig {
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
     pub launches: bool,
+    /// Do not probe the return of every launch that is counted in rows, where a return probe can be declined.
+    pub sample_launch_returns: bool,
     /// Count copies in the kernel.
     pub copies: bool,
     /// Count launches and copies in rows of tables.
@@ -54,6 +58,8 @@ pub struct CaptureConfig {
     pub bare: bool,
     /// Give functions that may be detached their own links, so that each can be detached alone.
     pub detachable: bool,
+    /// Calls wait while the ring is half full, so that no record is lost. Not on every tier.
+    pub lossless: bool,
     /// Pause targets while libraries are mapped, until [`crate::Batch::paused`] has been answered.
     pub pause_targets: bool,
     /// Size of the ring buffer for calls: a power of two times the page size.
@@ -95,6 +101,7 @@ impl Default for CaptureConfig {
             phases: false,
             entry_only: false,
             entry_counts: false,
+            failure_points: false,
             stacks: false,
             sites: false,
             call_sites: false,
@@ -102,6 +109,7 @@ impl Default for CaptureConfig {
             gpu_time: false,
             names: false,
             launches: false,
+            sample_launch_returns: false,
             copies: false,
             rows: true,
             annotate_records: false,
@@ -110,6 +118,7 @@ impl Default for CaptureConfig {
             tracepoints: Vec::new(),
             bare: false,
             detachable: false,
+            lossless: false,
             ring_bytes: 64 << 20,
             live_entries: 1 << 20,
             count_entries: 10_240,

@@ -5,7 +5,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 use super::config::CaptureConfig;
 use super::hooks::first_row as first_tracepoint_row;
 use super::libbpf_log::{last_lines, with_log};
-use super::map_sizes::max_entries;
+use super::map_sizes::{max_entries, rows_by_lane};
 use super::probe_programs::{agent_program, entry_count_program, programs, tensor_program};
 use crate::error::CaptureError;
 use crate::host::clock::boottime_ns;
@@ -49,6 +49,7 @@ fn settings(config: &CaptureConfig) -> gp_config {
         wakeup_bytes: config.ring_bytes / 32,
         most_kept: config.live_entries / SPARE_PART,
         rows_by_stream: config.launch_entries - config.launch_entries / ROWS_WITHOUT_STREAM,
+        rows_by_lane: rows_by_lane(config),
         follow_forks: config.follow_forks.into(),
         errors_only: config.errors_only.into(),
         outermost_only: config.outermost_only.into(),
@@ -67,7 +68,7 @@ fn settings(config: &CaptureConfig) -> gp_config {
         own_tgid: std::process::id(),
         sites: config.sites.into(),
         call_sites: config.call_sites.into(),
-        reserved: [0; 7],
+        reserved: [0; 3],
         min_duration_ns: config.min_duration_ns,
         watched_since_ns: boottime_ns(),
     }
@@ -90,6 +91,8 @@ fn choose_programs(object: &mut OpenObject, config: &CaptureConfig, tier: Tier) 
             ProgramName::TensorMulti | ProgramName::TensorPerf => {
                 config.tensors && tensor_program(tier).0 == name
             }
+            ProgramName::LosslessMulti => config.lossless,
+            ProgramName::FailureMulti => config.failure_points && tier != Tier::Perf,
             ProgramName::AgentMulti | ProgramName::AgentPerf => {
                 config.gpu_time && agent_program(tier).0 == name
             }

@@ -14,6 +14,8 @@ const CONTEXTS_PER_PROCESS: u32 = 4;
 /// Combinations of direction, mode and kind of host memory that a process uses. Processes share the table, so some
 /// may have more. A larger table would take longer to read.
 const COPIES_PER_PROCESS: u32 = 4;
+/// Further rows of copies for each process, for threads that copy at once. Beyond them, threads share rows.
+const LANES_PER_PROCESS: u32 = 1;
 /// Graphs, executable graphs, captures, and events in captures, of all processes. Entries are allocated on demand.
 const GRAPHS: u32 = 1 << 16;
 /// Graph nodes that were added one by one, or changed in an executable graph. The oldest make room for new ones. These
@@ -29,6 +31,16 @@ const PARTS_PER_ALLOCATION: u32 = 8;
 const PYTHON_BYTES: u32 = 1 << 20;
 /// Some seconds of a busy GPU: 100,000 CUDA kernels.
 const AGENT_BYTES: u32 = 16 << 20;
+
+/// Up to this many rows of copies, threads of a process have rows of their own.
+pub(crate) fn rows_by_lane(config: &CaptureConfig) -> u32 {
+    config.process_entries.saturating_mul(LANES_PER_PROCESS)
+}
+
+/// Enough rows of copies for all processes, however many of them lanes take.
+fn copy_rows(config: &CaptureConfig) -> u32 {
+    config.process_entries.saturating_mul(COPIES_PER_PROCESS).saturating_add(rows_by_lane(config))
+}
 
 /// The size of a map for GPU operations. Unused maps have the smallest possible size.
 fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
@@ -46,7 +58,9 @@ fn op_entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         MapName::Nodes | MapName::ExecNodes => (config.launches, NODES),
         MapName::ExecLaunches => (launches, GRAPHS),
         MapName::GraphCounts => (launches || copies, config.process_entries),
-        MapName::Copies => (copies, config.process_entries.saturating_mul(COPIES_PER_PROCESS)),
+        MapName::Copies | MapName::UnusedCopies => (copies, copy_rows(config)),
+        // row 0 stands for none
+        MapName::CopyRows => (copies, copy_rows(config).saturating_add(1)),
         MapName::Ranges => (config.copies, config.live_entries.saturating_mul(PARTS_PER_ALLOCATION)),
         _ => return None,
     };

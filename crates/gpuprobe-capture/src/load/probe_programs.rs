@@ -74,11 +74,27 @@ pub(crate) fn entry_count_program(tier: Tier) -> &'static (ProgramName, UprobeKi
     }
 }
 
+/// The program in which calls wait for room in the ring; `None` if none of this tier could.
+pub(crate) fn lossless_program(tier: Tier) -> Option<(ProgramName, UprobeKind)> {
+    match tier {
+        Tier::Session | Tier::Multi => Some((ProgramName::LosslessMulti, UprobeKind::Multi)),
+        Tier::Perf => None,
+    }
+}
+
 /// The program that accounts for tensors at the entry of the functions that report them.
 pub(crate) fn tensor_program(tier: Tier) -> &'static (ProgramName, UprobeKind) {
     match tier {
         Tier::Session | Tier::Multi => &(ProgramName::TensorMulti, UprobeKind::Multi),
         Tier::Perf => &(ProgramName::TensorPerf, UprobeKind::Perf),
+    }
+}
+
+/// The program that counts failures at failure points; `None` where each would need a descriptor of its own.
+pub(crate) fn failure_program(tier: Tier) -> Option<(ProgramName, UprobeKind)> {
+    match tier {
+        Tier::Session | Tier::Multi => Some((ProgramName::FailureMulti, UprobeKind::Multi)),
+        Tier::Perf => None,
     }
 }
 

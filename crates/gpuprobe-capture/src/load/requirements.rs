@@ -1,5 +1,7 @@
 //! What the machine must support before anything is loaded.
 
+use super::config::CaptureConfig;
+use super::probe_programs::lossless_program;
 use crate::error::CaptureError;
 use crate::host::machine_checks::{PROC, Verdict};
 use crate::host::release::{OLDEST, is_too_old};
@@ -36,6 +38,17 @@ pub(crate) fn check(support: &Support, forced: Option<Tier>) -> Result<Tier, Cap
     }
 }
 
+/// Checks that no record needs to be lost, if none may be.
+pub(crate) fn check_lossless(config: &CaptureConfig, tier: Tier) -> Result<(), CaptureError> {
+    let probes_linux = config.device_syscalls || !config.hooks.is_empty() || !config.tracepoints.is_empty();
+    match lossless_program(tier) {
+        _ if !config.lossless => Ok(()),
+        None => Err(CaptureError::LossyTier(tier)),
+        Some(_) if probes_linux => Err(CaptureError::LossyLinux),
+        Some(_) => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +74,19 @@ mod tests {
         assert_eq!(old, "the kernel is 5.10.0-28-amd64, gpuprobe needs 5.17 or newer");
         let no_btf = machine("6.1.0", |s| s.features.iter_mut().for_each(|f| f.present = false));
         assert!(refusal(&no_btf, None).contains("CONFIG_DEBUG_INFO_BTF=y"));
+    }
+
+    #[test]
+    fn a_recording_without_losses_is_refused_where_calls_cannot_wait() {
+        let config = CaptureConfig { lossless: true, ..CaptureConfig::default() };
+        let refusal = |config: &CaptureConfig, tier| check_lossless(config, tier).unwrap_err().to_string();
+        assert!(
+            check_lossless(&config, Tier::Multi).is_ok() && check_lossless(&config, Tier::Session).is_ok()
+        );
+        assert!(check_lossless(&CaptureConfig::default(), Tier::Perf).is_ok());
+        assert!(refusal(&config, Tier::Perf).contains("Linux 6.6"));
+        let driver = CaptureConfig { device_syscalls: true, ..config };
+        assert!(refusal(&driver, Tier::Session).contains("leave out --driver"));
     }
 
     #[test]

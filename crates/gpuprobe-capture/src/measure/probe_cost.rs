@@ -225,7 +225,8 @@ impl ProbeBench {
             let function = catalogue().lookup(Api::Driver, None, measured.name)?.id;
             Some(PlannedFunction { function, name: measured.name.to_owned(), point })
         };
-        Target { library, functions: self.functions.iter().filter_map(planned).collect() }
+        let functions = self.functions.iter().filter_map(planned).collect();
+        Target { library, functions, failure_points: Vec::new() }
     }
 
     /// Detaches the probes. Fails if they did not see every call, because then something else was measured.

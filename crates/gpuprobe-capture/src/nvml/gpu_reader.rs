@@ -11,6 +11,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
 use nvml_wrapper::{Device, Nvml};
 
+use super::gpu_activity_reader::ActivityReader;
 use super::gpu_processes::merged;
 
 /// The clocks of [`gpuprobe_event::gpu_state::Clock::ALL`], in that order.
@@ -30,6 +31,7 @@ struct Gpu<'a> {
     id: GpuId,
     /// The newest sample of process utilization that was read, on NVML's clock.
     seen_until: u64,
+    activity: ActivityReader<'a>,
 }
 
 impl<'a> Reader<'a> {
@@ -38,7 +40,7 @@ impl<'a> Reader<'a> {
         let open = |index: u8| {
             let device = nvml.device_by_index(index.into()).ok()?;
             let id = id(&device, index);
-            Some(Gpu { device, id, seen_until: 0 })
+            Some(Gpu { activity: ActivityReader::new(&device), device, id, seen_until: 0 })
         };
         let gpus = (0..u8::try_from(count).unwrap_or(u8::MAX)).filter_map(open).collect();
         Ok(Self { gpus, count })
@@ -106,6 +108,7 @@ impl Gpu<'_> {
                 .ok()
                 .filter(|state| *state != PerformanceState::Unknown)
                 .map(|state| state.as_c()),
+            activity: self.activity.read(device),
             processes: self.processes(),
         }
     }

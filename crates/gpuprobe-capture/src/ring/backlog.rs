@@ -11,18 +11,24 @@ const HOPELESS: u32 = 64;
 
 /// The backlog of a ring. The reader is woken only once, when the ring passes its wake-up mark, so it must not wait
 /// before the ring is empty. While it is behind it gets real-time priority, so that the ring does not fill up and
-/// lose calls.
+/// lose calls; if it can spool, it does that instead.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     batches: u32,
     urgent: Option<Urgent>,
+    can_spool: bool,
 }
 
 impl Backlog {
+    /// The backlog of a reader that can spool.
+    pub(crate) fn of_spooling() -> Self {
+        Self { can_spool: true, ..Self::default() }
+    }
+
     /// Notes that a batch was taken, and whether the ring is empty now.
     pub(crate) fn taken(&mut self, is_last: bool) {
         self.batches = if is_last { 0 } else { self.batches.saturating_add(1) };
-        if !(BEHIND..HOPELESS).contains(&self.batches) {
+        if self.can_spool || !(BEHIND..HOPELESS).contains(&self.batches) {
             self.urgent = None;
         } else if self.urgent.is_none() {
             self.urgent = Some(Urgent::begin());
@@ -55,6 +61,16 @@ mod tests {
         assert!(!urgent(10, false));
         assert!(!urgent(1, true));
         assert!(urgent(BEHIND, false));
+    }
+
+    #[test]
+    fn a_reader_that_can_spool_is_never_urgent() {
+        let (mut plain, mut spooling) = (Backlog::default(), Backlog::of_spooling());
+        for _ in 0..BEHIND {
+            plain.taken(false);
+            spooling.taken(false);
+        }
+        assert!(plain.urgent.is_some() && spooling.urgent.is_none());
     }
 
     #[test]

@@ -70,8 +70,16 @@ impl Batch {
     /// Takes out process events that are later than the last call: earlier calls of these processes are still in the
     /// ring, and must come before an exit.
     pub(crate) fn take_later_processes(&mut self) -> Vec<(ProcessKey, ProcessEvent)> {
-        let last_ns = self.calls.last().map_or(0, happened_at);
+        let last_ns = self.calls.last().map_or(0, Event::ended_ns);
         self.processes.extract_if(.., |(_, process)| process.at_ns > last_ns).collect()
+    }
+
+    /// Takes out the process events from the first exit or exec after this time on: the ring of calls was read before
+    /// that of processes, so the last calls of these processes may have come in between.
+    pub(crate) fn take_exits_after(&mut self, at_ns: u64) -> Vec<(ProcessKey, ProcessEvent)> {
+        let is_end = |process: &ProcessEvent| process.change != ProcessChange::Start && process.at_ns > at_ns;
+        let first = self.processes.iter().position(|(_, process)| is_end(process));
+        first.map(|first| self.processes.split_off(first)).unwrap_or_default()
     }
 
     /// Removes what happened after observation ended. BPF programs that had begun before that may have sent it.
@@ -105,7 +113,7 @@ impl Batch {
         events.extend(self.processes.into_iter().map(|(_, process)| Event::Process(process)));
         events.extend(self.xids.into_iter().map(|xid| Event::Xid(Box::new(xid))));
         // cached keys: the times are far apart in memory, and the events are large, so each is read and moved once
-        events.sort_by_cached_key(happened_at);
+        events.sort_by_cached_key(Event::ended_ns);
         events
     }
 }
@@ -115,21 +123,7 @@ fn starts_at(event: &Event) -> u64 {
         Event::Call(call) => call.start_ns,
         Event::Execution(execution) => execution.start_ns,
         Event::Range(range) => range.start_ns,
-        _ => happened_at(event),
-    }
-}
-
-/// When an event ended, if it takes time.
-fn happened_at(event: &Event) -> u64 {
-    match event {
-        Event::Call(call) => call.start_ns + call.duration_ns().unwrap_or(0),
-        Event::Process(process) => process.at_ns,
-        Event::Loss(loss) => loss.at_ns,
-        Event::Xid(xid) => xid.at_ns,
-        Event::OutOfMemory(event) => event.at_ns,
-        Event::Execution(execution) => execution.end_ns,
-        Event::Range(range) => range.end_ns,
-        Event::Agent(state) => state.end_ns,
+        _ => Event::ended_ns(event),
     }
 }
 
@@ -148,6 +142,7 @@ mod tests {
             parent: None,
             depth: 0,
             nested: false,
+            weight: 1,
             start_ns,
             outcome: Outcome::Returned { value: 0, duration_ns },
             tgid: Tgid(1),
@@ -179,13 +174,14 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: Some(0),
+            rank: None,
             live: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(1), instance: 1 }, process)
     }
 
     fn times(batch: Batch) -> Vec<u64> {
-        batch.into_events().iter().map(happened_at).collect()
+        batch.into_events().iter().map(Event::ended_ns).collect()
     }
 
     #[test]
@@ -203,6 +199,19 @@ mod tests {
         assert_eq!(times(batch), [15, 15]);
         let mut none = Batch { processes: vec![exit(1)], ..Batch::default() };
         assert_eq!(none.take_later_processes(), [exit(1)]);
+    }
+
+    #[test]
+    fn an_exit_while_the_ring_was_emptied_is_deferred_and_so_is_what_follows_it() {
+        let start = |at_ns| {
+            let (key, process) = exit(at_ns);
+            (key, ProcessEvent { change: ProcessChange::Start, exit_status: None, ..process })
+        };
+        let processes = vec![exit(3), start(12), exit(15), start(16)];
+        let mut batch = Batch { processes, ..Batch::default() };
+        assert_eq!(batch.take_exits_after(10), [exit(15), start(16)]);
+        assert_eq!(batch.processes, [exit(3), start(12)]);
+        assert_eq!(batch.take_exits_after(10), []);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use gpuprobe_discover::demangled;
 use gpuprobe_event::counters::ProcessKey;
@@ -46,6 +46,24 @@ pub(crate) enum HandleInfo<'a> {
     Candidate { text: &'a str, word: u16, outer: u64 },
 }
 
+/// The name of a handle. PyTorch registers twenty thousand kernels and waits while it does; it launches some hundred of
+/// them. So a name is demangled when it is first needed.
+#[derive(Debug)]
+struct KnownName {
+    text: Box<str>,
+    demangled: OnceLock<Arc<str>>,
+}
+
+impl KnownName {
+    fn new(text: &str) -> Self {
+        Self { text: text.into(), demangled: OnceLock::new() }
+    }
+
+    fn demangled(&self) -> &Arc<str> {
+        self.demangled.get_or_init(|| demangled(&self.text).into())
+    }
+}
+
 /// What a word of a handle points to.
 #[derive(Clone, Debug)]
 struct Candidate {
@@ -57,7 +75,7 @@ struct Candidate {
 
 #[derive(Debug, Default)]
 struct ProcessKernels {
-    known: HashMap<u64, Arc<str>>,
+    known: HashMap<u64, KnownName>,
     aliases: HashMap<u64, u64>,
     candidates: HashMap<u64, Candidate>,
     driver: Option<LibraryNumber>,
@@ -151,7 +169,7 @@ impl KernelNames {
                 }
                 // an empty text is no name
                 if !text.is_empty() {
-                    kernels.known.insert(handle, demangled(text).into());
+                    kernels.known.insert(handle, KnownName::new(text));
                 }
             }
             HandleInfo::AliasOf(other) => {
@@ -179,8 +197,11 @@ impl KernelNames {
         let Some(kernels) = self.processes.get(&key) else { return };
         let inner = kernels.aliases.get(&outer).and_then(|inner| kernels.candidates.get(inner));
         if let (Some(known), Some(inner), Some(driver)) = (kernels.known.get(&outer), inner, kernels.driver) {
-            let matches =
-                if *known == inner.name { 1_u32.checked_shl(inner.word.into()).unwrap_or(0) } else { 0 };
+            let matches = if *known.demangled() == inner.name {
+                1_u32.checked_shl(inner.word.into()).unwrap_or(0)
+            } else {
+                0
+            };
             self.layouts.entry(driver).or_default().saw(matches);
         }
     }
@@ -190,7 +211,7 @@ impl KernelNames {
         let kernels = self.processes.entry(key).or_default();
         // the host stub of a CUDA kernel has the kernel's name, with a prefix in old toolkits
         let name = name.trim_start_matches("__device_stub__");
-        kernels.known.insert(handle, demangled(name).into());
+        kernels.known.insert(handle, KnownName::new(name));
         self.compare(key, handle);
     }
 
@@ -220,7 +241,7 @@ impl KernelNames {
         let kernels = self.processes.get(&key)?;
         let mut handle = handle;
         for _ in 0..MAX_ALIASES {
-            let known = kernels.known.get(&handle);
+            let known = kernels.known.get(&handle).map(KnownName::demangled);
             if let Some(name) = known.or_else(|| self.candidate(kernels, handle)) {
                 return Some(name);
             }

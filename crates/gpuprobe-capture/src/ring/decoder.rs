@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::Arc;
 
-use gpuprobe_discover::{StackEnd, container_named};
+use gpuprobe_discover::{ProcessMaps, StackEnd, container_named};
 use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
@@ -110,6 +110,11 @@ impl Decoder {
         self.resolve.observe(tgid, Program::Same);
     }
 
+    /// The same, with mappings that were read already.
+    pub(crate) fn observe_maps(&mut self, tgid: Tgid, maps: &ProcessMaps) {
+        self.resolve.observe_maps(tgid, maps);
+    }
+
     /// Which interpreters of Python were found, and which cannot be used.
     pub(crate) fn take_python_changes(&mut self) -> PythonChanges {
         self.resolve.take_python_changes()
@@ -180,7 +185,7 @@ impl Decoder {
             }
             _ => {}
         }
-        let function = catalogue().get(FunctionId(raw.function));
+        let function = catalogue().get(FunctionId(u32::from(raw.function)));
         let whole = raw.kind == number::RECORD_CALL && bytes.len() >= offset_of!(gp_call, out);
         let Some(function) = function.filter(|_| whole) else {
             self.undecodable += 1;
@@ -250,7 +255,7 @@ impl Decoder {
         if raw.reported == 0 {
             return None;
         }
-        let function = catalogue().get(FunctionId(raw.function))?;
+        let function = catalogue().get(FunctionId(u32::from(raw.function)))?;
         let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..*raw };
         Some(*self.build(function, &open))
     }
@@ -269,6 +274,7 @@ impl Decoder {
             parent: (raw.parent != 0).then_some(raw.parent),
             depth: raw.depth,
             nested: has(number::CALL_NESTED_ACTION | number::CALL_NESTED_OP),
+            weight: raw.weight.max(1),
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: outcome(function, raw, result),
             tgid: Tgid(raw.tgid),
@@ -379,6 +385,7 @@ impl Decoder {
             ns_pid: (raw.ns_tgid != 0 && raw.ns_tgid != raw.tgid).then_some(Tgid(raw.ns_tgid)),
             container: container_of([raw.cgroup, raw.outer_cgroup]),
             exit_status: (change == ProcessChange::Exit).then(|| exit_status(raw.exit_code)),
+            rank: None,
             live: Vec::new(),
         };
         // known from its fork or exec; its first call is reported again, for processes that existed before

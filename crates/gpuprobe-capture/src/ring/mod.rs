@@ -12,4 +12,7 @@ pub(crate) mod mapping_events;
 pub(crate) mod mapping_record;
 pub(crate) mod records;
 pub(crate) mod ring_reader;
+mod spool;
+pub(crate) mod spool_file;
+mod spool_queue;
 pub(crate) mod xid_message;

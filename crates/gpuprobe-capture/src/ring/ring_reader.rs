@@ -3,20 +3,23 @@
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Call, ProcessChange, ProcessEvent};
-use libbpf_rs::{Object, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{AsRawLibbpf, Object, RingBuffer, RingBufferBuilder, libbpf_sys};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::backlog::Backlog;
 use super::batch::Batch;
 use super::decoder::{Control, Decoder};
 use super::records::Records;
+use super::spool::{SharedFile, Spool};
+use super::spool_file::SpoolFile;
 use crate::error::CaptureError;
 use crate::tables::task_iterator;
-use crate::wire::object_handles::map_of;
+use crate::wire::object_handles::{handle_of, map_of};
 use crate::wire::{MapName, ProgramName, gp_call};
 
 /// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are
@@ -28,6 +31,8 @@ pub(crate) const MAX_BATCH_CALLS: usize = 1 << 13;
 #[derive(Debug, Default)]
 struct Pending {
     calls: Records,
+    /// Stacks of call sites, to be decoded before the calls.
+    sites: Records,
     control: Records,
 }
 
@@ -43,6 +48,12 @@ pub(crate) struct RingReader {
     /// Exited processes. Their last calls may still be in the ring.
     exited: Vec<ProcessKey>,
     backlog: Backlog,
+    /// The file for spooled records; `None` if they are not spooled.
+    spool_file: Option<SharedFile>,
+    /// Reads the ring of calls while this reader is behind.
+    spool: Option<Spool>,
+    /// Calls that were discarded before they were decoded.
+    pub(crate) discarded: u64,
 }
 
 impl RingReader {
@@ -65,7 +76,30 @@ impl RingReader {
             deferred: Vec::new(),
             exited: Vec::new(),
             backlog: Backlog::default(),
+            spool_file: None,
+            spool: None,
+            discarded: 0,
         })
+    }
+
+    /// Spools records from now on while the reader is behind: in memory, and in the file if there is one.
+    pub(crate) fn spool_to(&mut self, file: Option<SpoolFile>) {
+        self.spool_file = Some(Arc::new(Mutex::new(file)));
+        self.backlog = Backlog::of_spooling();
+    }
+
+    /// How many calls wait in the spool; `None` if the ring is read directly.
+    pub(crate) fn spooled_calls(&self) -> Option<u64> {
+        self.spool.as_ref().map(Spool::waiting_calls)
+    }
+
+    /// Discards what is spooled. What is in the ring is read next.
+    pub(crate) fn discard_spooled(&mut self) {
+        if let Some(mut spool) = self.spool.take() {
+            self.discarded += spool.discard();
+            // live memory has call sites, too
+            spool.take_sites(&mut self.pending.borrow_mut().sites);
+        }
     }
 
     /// Readable when the control ring has a record: processes wait for the answer to some of them.
@@ -92,17 +126,47 @@ impl RingReader {
         wait(&[self.calls_fd()], self.backlog.wait_at_most(timeout));
     }
 
-    /// Takes and decodes one batch. Also returns whether the ring of calls is empty now.
-    pub(crate) fn read(&mut self) -> Result<(Batch, bool), CaptureError> {
+    /// Takes calls out of the spool or the ring. Returns whether both are empty now.
+    fn take_calls(&mut self) -> Result<bool, CaptureError> {
+        if let Some(spool) = &mut self.spool {
+            let Pending { calls, sites, .. } = &mut *self.pending.borrow_mut();
+            let is_found = spool.next(calls).map_err(CaptureError::Spool)?;
+            // afterwards: those of all calls that were taken have come by now
+            spool.take_sites(sites);
+            if is_found {
+                self.backlog.taken(false);
+                return Ok(false);
+            }
+            self.spool = None;
+        }
         // limited: a paused process must not wait until a full ring is drained
         let taken = self.calls.consume_raw_n(MAX_BATCH_CALLS);
         if taken < 0 {
             let source = libbpf_rs::Error::from_raw_os_error(-taken);
             return Err(CaptureError::Bpf { what: "read the ring buffer of calls", source });
         }
-        self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
-        let is_empty = usize::try_from(taken).is_ok_and(|taken| taken < MAX_BATCH_CALLS);
+        if let Some(file) = self.spool_file.as_ref().filter(|_| is_filling_up(&self.calls)) {
+            match Spool::start(handle_of(&self.object, MapName::Calls)?, file) {
+                Ok(spool) => self.spool = Some(spool),
+                // the ring is read as without a spool
+                Err(_) => self.stop_spooling(),
+            }
+        }
+        let is_whole = usize::try_from(taken).is_ok_and(|taken| taken < MAX_BATCH_CALLS);
+        let is_empty = is_whole && self.spool.is_none();
         self.backlog.taken(is_empty);
+        Ok(is_empty)
+    }
+
+    fn stop_spooling(&mut self) {
+        self.spool_file = None;
+        self.backlog = Backlog::default();
+    }
+
+    /// Takes and decodes one batch. Also returns whether no calls are left.
+    pub(crate) fn read(&mut self) -> Result<(Batch, bool), CaptureError> {
+        let is_empty = self.take_calls()?;
+        self.control.consume().map_err(CaptureError::bpf("read the ring buffer of processes"))?;
         let mut pending = self.pending.borrow_mut();
         let mut batch = Batch { processes: std::mem::take(&mut self.deferred), ..Batch::default() };
         for bytes in pending.control.iter() {
@@ -114,7 +178,9 @@ impl RingReader {
                 Control::Undecodable => {}
             }
         }
-        batch.calls = self.decoder.calls(&pending.calls);
+        batch.calls = self.decoder.calls(&pending.sites);
+        batch.calls.append(&mut self.decoder.calls(&pending.calls));
+        pending.sites.clear();
         pending.calls.clear();
         pending.control.clear();
         drop(pending);
@@ -123,9 +189,13 @@ impl RingReader {
         Ok((batch, is_empty))
     }
 
-    /// Takes the process events out of a batch that are later than its last call. The next batch has them.
-    pub(crate) fn defer_processes(&mut self, batch: &mut Batch) {
-        self.deferred = batch.take_later_processes();
+    /// Takes the process events out of a batch before which calls may be missing. The next batch has them. If the ring
+    /// was emptied, `begun_ns` is the time before that.
+    pub(crate) fn defer_processes(&mut self, batch: &mut Batch, begun_ns: Option<u64>) {
+        self.deferred = match begun_ns {
+            Some(begun_ns) => batch.take_exits_after(begun_ns),
+            None => batch.take_later_processes(),
+        };
     }
 
     /// Remembers the processes that exited in this batch, until their last calls have been read.
@@ -159,6 +229,16 @@ fn ring(
     });
     added.map_err(CaptureError::bpf("open a ring buffer"))?;
     builder.build().map_err(CaptureError::bpf("open a ring buffer"))
+}
+
+/// Whether twice as much waits in the ring as wakes the reader, although records have just been taken.
+fn is_filling_up(ring: &RingBuffer<'_>) -> bool {
+    // SAFETY: the ring buffer lives as long as the borrow, and has one ring, which these functions only read.
+    let (waiting, size) = unsafe {
+        let ring = libbpf_sys::ring_buffer__ring(ring.as_libbpf_object().as_ptr(), 0);
+        (libbpf_sys::ring__avail_data_size(ring), libbpf_sys::ring__size(ring))
+    };
+    waiting > size / 16
 }
 
 /// Waits until one of the descriptors is readable. Being interrupted counts as waking up.

@@ -3,7 +3,9 @@
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{KernelNameSearch, Registers, Stack, StackEnd, Symbolizer, Unwinder, memory};
+use gpuprobe_discover::{
+    KernelNameSearch, ProcessMaps, Registers, Stack, StackEnd, Symbolizer, Unwinder, memory,
+};
 use gpuprobe_event::{Frame, Tgid};
 use libbpf_rs::MapHandle;
 
@@ -25,6 +27,8 @@ pub(crate) enum Program {
 pub(crate) trait Resolve: Debug {
     /// Reads the mappings of a process. It may exit soon.
     fn observe(&mut self, tgid: Tgid, program: Program);
+    /// Uses mappings of a process that were read already. It runs the same program as before.
+    fn observe_maps(&mut self, tgid: Tgid, maps: &ProcessMaps);
     /// The name of the function at an address.
     fn symbol(&mut self, tgid: Tgid, address: u64) -> Option<String>;
     /// The return addresses of a stack, innermost first.
@@ -81,6 +85,15 @@ impl Resolve for FileResolver {
         }
         if self.stacks {
             self.pythons.observe(tgid, program);
+        }
+    }
+
+    fn observe_maps(&mut self, tgid: Tgid, maps: &ProcessMaps) {
+        if self.names || self.stacks {
+            self.unwinder.observe_maps(maps);
+        }
+        if self.stacks {
+            self.pythons.observe(tgid, Program::Same);
         }
     }
 
@@ -154,6 +167,8 @@ pub(crate) struct NoResolver;
 
 impl Resolve for NoResolver {
     fn observe(&mut self, _tgid: Tgid, _program: Program) {}
+
+    fn observe_maps(&mut self, _tgid: Tgid, _maps: &ProcessMaps) {}
 
     fn symbol(&mut self, _tgid: Tgid, _address: u64) -> Option<String> {
         None

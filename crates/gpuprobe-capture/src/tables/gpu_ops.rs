@@ -57,6 +57,7 @@ impl Launched {
                 grid: range(row.grid_least, row.grid_most),
                 block: range(row.block_least, row.block_most),
                 shared_most: row.shared_most,
+                unprobed_returns: row.unprobed_returns,
                 latency: row.latency,
             },
         };
@@ -150,21 +151,45 @@ pub(crate) fn commands(
     Ok(hash_rows(map, filter)?.into_iter().map(row).collect())
 }
 
-pub(crate) fn copies(map: &Map<'_>, filter: ProcessFilter<'_>) -> Result<Vec<CopyCounts>, CaptureError> {
-    let row = |(key, row): (gp_copy_key, gp_copies)| CopyCounts {
-        process: key.process(),
-        totals: CopyTotals {
-            direction: *CopyDirection::ALL.get(usize::from(key.kind)).unwrap_or(&CopyDirection::Unknown),
-            is_async: key.is_async != 0,
-            host: *HostMemory::ALL.get(usize::from(key.host)).unwrap_or(&HostMemory::Unknown),
-            copies: row.copies,
-            errors: row.errors,
-            bytes: row.bytes,
-            total_ns: row.total_ns,
-            sizes: row.sizes,
-        },
-    };
-    Ok(hash_rows(map, filter)?.into_iter().map(row).collect())
+/// Copies, with the lanes of each process added up.
+pub(crate) fn copies(
+    table: &IndexedTable<'_>,
+    filter: ProcessFilter<'_>,
+) -> Result<Vec<CopyCounts>, CaptureError> {
+    let mut copied = Copied::default();
+    filter.each(table, |key: gp_copy_key, row| copied.add(&key, &from_bytes(row)))?;
+    Ok(copied.0.into_values().collect())
+}
+
+/// Copies by process, and by the kind, host memory and mode of the BPF key.
+#[derive(Debug, Default)]
+struct Copied(HashMap<(ProcessKey, [u8; 3]), CopyCounts>);
+
+impl Copied {
+    /// Adds a row of the BPF table, which has one row for each lane.
+    fn add(&mut self, key: &gp_copy_key, row: &gp_copies) {
+        let none = || CopyCounts {
+            process: key.process(),
+            totals: CopyTotals {
+                direction: *CopyDirection::ALL.get(usize::from(key.kind)).unwrap_or(&CopyDirection::Unknown),
+                is_async: key.is_async != 0,
+                host: *HostMemory::ALL.get(usize::from(key.host)).unwrap_or(&HostMemory::Unknown),
+                copies: 0,
+                errors: 0,
+                bytes: 0,
+                total_ns: 0,
+                sizes: [0; LATENCY_BUCKETS],
+            },
+        };
+        let sort = [key.kind, key.host, key.is_async];
+        let sum = &mut self.0.entry((key.process(), sort)).or_insert_with(none).totals;
+        sum.copies += row.sizes.iter().sum::<u64>();
+        sum.errors += row.errors;
+        // each lane may have reached the largest sum that BPF adds to
+        sum.bytes = sum.bytes.saturating_add(row.bytes);
+        sum.total_ns = sum.total_ns.saturating_add(row.total_ns);
+        sum.sizes.iter_mut().zip(row.sizes).for_each(|(sum, n)| *sum += n);
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +228,28 @@ mod tests {
         let counts: Vec<_> = calls.iter().map(|row| (row.function.0, row.calls, row.errors)).collect();
         assert_eq!(counts, [(10, 7, 1), (11, 3, 0)]);
         assert_eq!((calls[0].total_ns, calls[0].latency[3]), (20, 7));
+    }
+
+    #[test]
+    fn lanes_of_one_kind_of_copies_add_up() {
+        let mut copied = Copied::default();
+        let key = |tgid, host, lane| gp_copy_key { instance: 1, tgid, kind: 1, is_async: 1, host, lane };
+        let mut row = gp_copies { errors: 1, bytes: 1 << 63, total_ns: 10, ..Default::default() };
+        row.sizes[4] = 3;
+        for (tgid, host, lane) in [(5, 1, 0), (5, 1, 16), (5, 2, 1), (6, 1, 1)] {
+            copied.add(&key(tgid, host, lane), &row);
+        }
+        let mut rows: Vec<_> = copied.0.into_values().collect();
+        rows.sort_by_key(|row| (row.process, row.totals.host));
+        let counts: Vec<_> = rows
+            .iter()
+            .map(|row| (row.process.tgid.0, row.totals.host, row.totals.copies, row.totals.errors))
+            .collect();
+        let (pinned, pageable) = (HostMemory::Pinned, HostMemory::Pageable);
+        assert_eq!(counts, [(5, pinned, 6, 2), (5, pageable, 3, 1), (6, pinned, 3, 1)]);
+        let both = &rows[0].totals;
+        assert_eq!((both.bytes, both.total_ns, both.sizes[4]), (u64::MAX, 20, 6));
+        assert_eq!((both.direction, both.is_async), (CopyDirection::HostToDevice, true));
     }
 
     #[test]

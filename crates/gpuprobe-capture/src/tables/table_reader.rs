@@ -81,6 +81,10 @@ impl TableReader {
         self.indexed(MapName::Streams, MapName::StreamRows, MapName::UnusedStreams)
     }
 
+    fn copy_rows(&self) -> Result<IndexedTable<'_>, CaptureError> {
+        self.indexed(MapName::Copies, MapName::CopyRows, MapName::UnusedCopies)
+    }
+
     /// Writes which word of kernel handles the BPF programs read, if it has changed.
     pub(crate) fn write_name_word(&mut self, word: u16) -> Result<(), CaptureError> {
         if word != self.name_word {
@@ -142,6 +146,14 @@ impl TableReader {
         Ok(self.read_launches(ProcessFilter::All, name_of)?.rows.into_values().collect())
     }
 
+    /// The calls that launched something.
+    pub(crate) fn launch_calls(&self) -> Result<Vec<CallCounts>, CaptureError> {
+        if !self.counted.launch_rows() {
+            return Ok(Vec::new());
+        }
+        Ok(self.read_launches(ProcessFilter::All, &mut |_, _| None)?.calls.into_values().collect())
+    }
+
     /// The counts of GPU operations. `version` is that of the NVIDIA kernel module, and names its commands.
     pub(crate) fn gpu_ops(
         &self,
@@ -159,7 +171,7 @@ impl TableReader {
             rows.calls = calls.into_values().collect();
         }
         if self.counted.copies {
-            rows.copies = gpu_ops::copies(&self.map(MapName::Copies)?, filter)?;
+            rows.copies = gpu_ops::copies(&self.copy_rows()?, filter)?;
         }
         if self.counted.launches || self.counted.copies {
             rows.graphs = gpu_ops::graphs(&self.map(MapName::GraphCounts)?, filter)?;

@@ -1,9 +1,11 @@
 //! Runs the BPF programs that visit every thread of the host, and reads what they write.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 
-use gpuprobe_event::counters::PendingCall;
-use gpuprobe_event::{Api, FunctionId, catalogue};
+use gpuprobe_event::counters::{PendingCall, UnprobedReturn};
+use gpuprobe_event::{Api, FunctionId, Tid, catalogue};
 use libbpf_rs::{Iter, IterOpts, Link, Object};
 
 use super::process_rows::process_of;
@@ -36,10 +38,21 @@ pub(crate) fn read_bytes(link: &Link, most: u64) -> Result<Vec<u8>, libbpf_rs::E
 }
 
 /// The outermost call of every thread, if it is pending. What the Linux kernel runs outside of a library call does not
-/// count: threads of the CUDA driver poll its devices for as long as they live.
+/// count: threads of the CUDA driver poll its devices for as long as they live. Launches whose return is not probed may
+/// have returned.
 pub(crate) fn pending_calls(object: &Object, clock: Clock) -> Result<Vec<PendingCall>, CaptureError> {
     let rows = read(object, ProgramName::PendingCalls)?;
-    Ok(rows.into_iter().filter_map(|row| pending_call(row, clock)).collect())
+    let rows = rows.into_iter().filter(|row: &gp_pending_call| row.return_slot == 0 || may_be_in_call(row));
+    Ok(rows.filter_map(|row| pending_call(row, clock)).collect())
+}
+
+/// Whether a launch whose return was not probed may not have returned: its return address is still in its place. The
+/// thread is below that place on its stack, and most of what it does there would overwrite it.
+fn may_be_in_call(row: &gp_pending_call) -> bool {
+    let mut address = [0; 8];
+    let memory = File::open(format!("/proc/{}/mem", row.tid));
+    memory.is_ok_and(|memory| memory.read_exact_at(&mut address, row.return_slot).is_ok())
+        && u64::from_ne_bytes(address) == row.return_address
 }
 
 fn pending_call(row: gp_pending_call, clock: Clock) -> Option<PendingCall> {
@@ -49,6 +62,8 @@ fn pending_call(row: gp_pending_call, clock: Clock) -> Option<PendingCall> {
         process: process_of(row.tgid, row.instance),
         function,
         start_ns: clock.since_start(row.start_ns),
+        unprobed: (row.return_slot != 0)
+            .then_some(UnprobedReturn { tid: Tid(row.tid), slot: row.return_slot }),
     })
 }
 
@@ -62,12 +77,26 @@ mod tests {
         let start_ns = clock.epoch_ns() + 7;
         let row_of = |api| {
             let function = catalogue().functions().iter().find(|f| f.api == api).unwrap().id.0;
-            gp_pending_call { instance: 3, tgid: 42, function, start_ns }
+            gp_pending_call { instance: 3, tgid: 42, function, start_ns, ..gp_pending_call::default() }
         };
         let found = pending_call(row_of(Api::Driver), clock).unwrap();
         assert_eq!((found.process, found.start_ns), (process_of(42, 3), 7));
         assert_eq!(pending_call(row_of(Api::Kernel), clock), None);
         let unknown = gp_pending_call { function: u32::MAX, ..row_of(Api::Driver) };
         assert_eq!(pending_call(unknown, clock), None);
+    }
+    #[test]
+    fn a_launch_is_pending_while_its_return_address_is_in_its_place() {
+        let slot: Box<u64> = Box::new(0x1234);
+        let row = |return_slot, return_address| gp_pending_call {
+            tid: std::process::id(),
+            return_slot,
+            return_address,
+            ..gp_pending_call::default()
+        };
+        let place = &raw const *slot as u64;
+        assert!(may_be_in_call(&row(place, 0x1234)));
+        assert!(!may_be_in_call(&row(place, 0x1235)), "another call has its place");
+        assert!(!may_be_in_call(&row(8, 0)), "nothing is there");
     }
 }

@@ -5,6 +5,7 @@
 //! Of the crate object only the types are used, not its reader: that wants the whole file in memory or keeps all it
 //! has read, and has no limit for the length of a name.
 
+use memchr::{memchr, memmem};
 use object::LittleEndian as LE;
 use object::elf::{self, Dyn64, FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
 use object::pod::{self, Pod};
@@ -128,6 +129,10 @@ impl<'f> Elf<'f> {
     /// Whether the file imports a function of this name.
     pub(crate) fn imports(&self, name: &[u8]) -> Result<bool, Defect> {
         let (bytes, strings) = self.table(Table::Dynamic)?;
+        // most files do not have the name at all, and it is found much faster in the text than by symbol
+        if memmem::find(&strings, name).is_none() {
+            return Ok(false);
+        }
         let is_it = |symbol: &Sym64<LE>| {
             symbol.st_shndx.get(LE) == elf::SHN_UNDEF
                 && string(&strings, symbol.st_name.get(LE)) == Some(name)
@@ -148,7 +153,7 @@ impl<'f> Elf<'f> {
             }
             let name = string(&strings, symbol.st_name.get(LE))?;
             // Linkers append the version to some names of the full table: `cudaMalloc@@libcudart.so.12`.
-            let name = name.split(|&b| b == b'@').next().unwrap_or(name);
+            let name = &name[..memchr(b'@', name).unwrap_or(name.len())];
             wanted(name).then(|| ElfSymbol {
                 name: String::from_utf8_lossy(name).into_owned(),
                 address: symbol.st_value.get(LE),
@@ -351,7 +356,7 @@ fn all<T: Pod>(bytes: &[u8]) -> &[T] {
 fn string(strings: &[u8], start: u32) -> Option<&[u8]> {
     let rest = strings.get(start as usize..)?;
     let rest = &rest[..rest.len().min(NAME_LIMIT)];
-    Some(&rest[..rest.iter().position(|&b| b == 0)?])
+    Some(&rest[..memchr(0, rest)?])
 }
 
 #[cfg(test)]

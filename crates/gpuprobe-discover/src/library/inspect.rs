@@ -247,8 +247,7 @@ fn contents(
     }
     let has_shared_runtime = found.iter().any(|library| library.kind == Api::Runtime);
     let mut hidden_runtime = false;
-    // only files with GPU code have a runtime linked in
-    if !has_shared_runtime && (elf.is_program || elf.has_gpu_code()?) {
+    if !has_shared_runtime && may_contain_runtime(&elf)? {
         let functions = functions(&elf, &|name| Api::Runtime.owns(name), &[Table::Full, Table::Dynamic])?;
         if count_of(&functions, &STATIC_PROOFS) >= STATIC_PROOFS_NEEDED {
             let major = static_major(file, elf.machine, &functions);
@@ -275,6 +274,13 @@ fn contents(
         }
     }
     Ok(Contents { libraries: found, hidden_runtime })
+}
+
+/// Whether the CUDA runtime may be linked into a file: a program, or a library with GPU code. If such a library imports
+/// the function that registers the code, the runtime that has it is not linked in, and the full symbol table is not read.
+/// That of a large library takes long, and the program waits meanwhile.
+fn may_contain_runtime(elf: &Elf<'_>) -> Result<bool, Defect> {
+    Ok(elf.is_program || (elf.has_gpu_code()? && !elf.imports(REGISTRATION)?))
 }
 
 /// Whether a program has GPU code and does not import the function that registers it: then the function, and the

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpuprobe_event::Api;
 
@@ -12,7 +12,9 @@ use super::inspect::Inspector;
 use super::scan::{Scan, UserId, Users};
 use crate::access::{FileId, RegularFile, path_from_proc};
 use crate::error::DiscoverError;
-use crate::process::{MappedFile, Mapping, executable_files, open_mapped, read_maps};
+use crate::process::{
+    MappedFile, Mapping, ProcessMaps, executable_files, lasting_path, open_mapped, read_maps,
+};
 use crate::skipped::{SkipCause, Skipped, why};
 
 /// The most bytes read for one process: sparse files with huge tables cost nothing to create.
@@ -40,15 +42,21 @@ impl Inspector {
     /// As [`Inspector::of_pid`], but only what the process did not have mapped at the last call. A file that stays
     /// mapped stays the same file, so it is not opened again.
     pub fn new_of_pid(&mut self, proc_root: &Path, pid: u32) -> Result<Scan, DiscoverError> {
-        let folder = proc_root.join(pid.to_string());
-        let mappings: HashSet<_> = executable_files(&read_maps(&folder, pid)?).into_iter().collect();
+        self.new_of_maps(&ProcessMaps::read(proc_root, pid)?)
+    }
+
+    /// As [`Inspector::new_of_pid`], with mappings that were read already.
+    pub fn new_of_maps(&mut self, maps: &ProcessMaps) -> Result<Scan, DiscoverError> {
+        let ProcessMaps { pid, folder, text, .. } = maps;
+        let pid = *pid;
+        let mappings: HashSet<_> = executable_files(text).into_iter().collect();
         if self.asked.len() >= ASKED_LIMIT {
             self.asked.clear();
         }
         let before = self.asked.remove(&pid).unwrap_or_default();
         let new: Vec<_> = mappings.difference(&before).cloned().collect();
         self.asked.insert(pid, mappings);
-        let scan = self.of_mappings(&folder, pid, &new)?;
+        let scan = self.of_mappings(folder, pid, &new)?;
         // files that could not be read count as new the next time
         if let Some(asked) = self.asked.get_mut(&pid).filter(|_| !scan.stalled.is_empty()) {
             asked.retain(|mapping| !scan.stalled.contains(&mapping.file.inode));
@@ -126,7 +134,8 @@ impl<'i> Collector<'i> {
             let is_listed = self.inspector.may_have_targets(path) || exe == Some(path.as_path());
             match open_mapped(folder, mapping) {
                 Ok((file, open_path)) => {
-                    let libraries = self.file(&file, path, &open_path, is_listed);
+                    let lasting = || lasting_path(mapping, &file, open_path);
+                    let libraries = self.file(&file, path, lasting, is_listed);
                     bytes_read += file.bytes_read();
                     add_user(&mut self.scan.users, &libraries, folder, pid, &mut user);
                     self.mapped.insert(mapping.file.clone(), libraries);
@@ -151,14 +160,20 @@ impl<'i> Collector<'i> {
     /// Inspects a file, if it exists.
     pub(crate) fn path(&mut self, path: &Path, open_path: &Path) {
         match RegularFile::open(open_path) {
-            Ok(file) => drop(self.file(&file, path, open_path, true)),
+            Ok(file) => drop(self.file(&file, path, || open_path.to_owned(), true)),
             Err(DiscoverError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => self.skip(path, None, why(&error)),
         }
     }
 
-    /// Inspects an open file and returns the libraries in it.
-    fn file(&mut self, file: &RegularFile, path: &Path, open_path: &Path, is_listed: bool) -> Vec<FileId> {
+    /// Inspects an open file and returns the libraries in it. `open_path` is called if there are some.
+    fn file(
+        &mut self,
+        file: &RegularFile,
+        path: &Path,
+        open_path: impl FnOnce() -> PathBuf,
+        is_listed: bool,
+    ) -> Vec<FileId> {
         let id = self.inspector.real_id(file);
         let mut libraries = Vec::new();
         match self.inspector.contents_of(file, path) {
@@ -166,8 +181,12 @@ impl<'i> Collector<'i> {
                 if let Some(why) = contents.missing_functions(path) {
                     self.skip(path, Some(id), why);
                 }
+                if contents.libraries.is_empty() {
+                    return libraries;
+                }
+                let open_path = open_path();
                 for library in &contents.libraries {
-                    let library = self.inspector.named(library, file, path, open_path);
+                    let library = self.inspector.named(library, file, path, &open_path);
                     libraries.push(library.id);
                     if self.found.insert((library.id, library.kind)) {
                         self.scan.libraries.push(library);

@@ -1,12 +1,14 @@
 //! Plans the probes: the probe point of each selected function of each library.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use gpuprobe_event::FunctionId;
 
 use super::branches::{OUTSIDE_BYTES, may_return_to};
 use super::candidate::{PROLOGUE_BYTES, at_entry, candidate};
+use super::failure::{self, FailurePoint};
 use super::point::ProbePoint;
 use crate::access::{self, RegularFile, TABLE_LIMIT, is_of_user};
 use crate::elf::{Elf, Machine};
@@ -32,6 +34,15 @@ pub struct Target {
     pub library: Library,
     /// Sorted by probe point, each point once.
     pub functions: Vec<PlannedFunction>,
+    /// Where functions of the CUDA runtime record that they fail.
+    pub failure_points: Vec<FailurePoint>,
+}
+
+impl Target {
+    /// Nothing of a library.
+    fn none(library: &Library) -> Self {
+        Self { library: library.clone(), functions: Vec::new(), failure_points: Vec::new() }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -44,22 +55,18 @@ pub struct AttachPlan {
 pub fn plan(
     libraries: &[Library],
     select: &dyn Fn(&Library, &str) -> Option<FunctionId>,
+    select_failures: &dyn Fn(&Library, &str) -> Option<FunctionId>,
 ) -> (AttachPlan, Vec<Skipped>) {
     let mut plan = AttachPlan::default();
     let mut skipped = Vec::new();
     for library in libraries {
-        let mut wanted: Vec<(&Symbol, FunctionId)> = library
-            .functions
-            .iter()
-            .filter_map(|symbol| Some((symbol, select(library, &symbol.name)?)))
-            .collect();
-        wanted.sort_by_key(|(symbol, _)| (symbol.offset, is_profiling_name(&symbol.name), symbol.name.len()));
-        wanted.dedup_by_key(|(symbol, _)| symbol.offset);
-        if wanted.is_empty() {
+        let wanted =
+            Wanted { calls: selected(library, select), failures: selected(library, select_failures) };
+        if wanted.calls.is_empty() && wanted.failures.is_empty() {
             continue;
         }
         match target(library, &wanted, &mut skipped) {
-            Ok(target) if target.functions.is_empty() => {}
+            Ok(target) if target.functions.is_empty() && target.failure_points.is_empty() => {}
             Ok(target) => plan.targets.push(target),
             Err(error) => {
                 let (cause, reason) = why(&error);
@@ -70,6 +77,25 @@ pub fn plan(
     (plan, skipped)
 }
 
+/// The functions of a library whose calls are probed, and those of which only failures are.
+struct Wanted<'l> {
+    calls: Vec<(&'l Symbol, FunctionId)>,
+    failures: Vec<(&'l Symbol, FunctionId)>,
+}
+
+/// The accepted functions, each address once.
+fn selected<'l>(
+    library: &'l Library,
+    select: &dyn Fn(&Library, &str) -> Option<FunctionId>,
+) -> Vec<(&'l Symbol, FunctionId)> {
+    let symbols = library.functions.iter();
+    let mut wanted: Vec<_> =
+        symbols.filter_map(|symbol| Some((symbol, select(library, &symbol.name)?))).collect();
+    wanted.sort_by_key(|(symbol, _)| (symbol.offset, is_profiling_name(&symbol.name), symbol.name.len()));
+    wanted.dedup_by_key(|(symbol, _)| symbol.offset);
+    wanted
+}
+
 /// NCCL exports each function twice, the second time as `pncclX` for tools that replace the first.
 fn is_profiling_name(name: &str) -> bool {
     name.starts_with("pnccl")
@@ -77,7 +103,7 @@ fn is_profiling_name(name: &str) -> bool {
 
 fn target(
     library: &Library,
-    wanted: &[(&Symbol, FunctionId)],
+    wanted: &Wanted<'_>,
     skipped: &mut Vec<Skipped>,
 ) -> Result<Target, DiscoverError> {
     let file = RegularFile::open(&library.open_path)?;
@@ -85,17 +111,18 @@ fn target(
     if file.id.inode != library.id.inode {
         let reason = "replaced by another file since it was found";
         skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::Replaced, reason));
-        return Ok(Target { library: library.clone(), functions: Vec::new() });
+        return Ok(Target::none(library));
     }
     if file.is_served && is_of_user(&mounts_of(&library.open_path), file.id.device()) {
         let reason = "on a FUSE file system of an ordinary user: attaching probes would have to wait for it";
         skipped.push(Skipped::file(&library.path, Some(library.id), SkipCause::UserFileSystem, reason));
-        return Ok(Target { library: library.clone(), functions: Vec::new() });
+        return Ok(Target::none(library));
     }
-    let machine = Elf::parse(&file).map_err(|defect| defect.of(&library.path))?.machine;
-    let mut code = Code { file: &file, machine, functions: &library.functions, budget: LIBRARY_BYTES };
-    let mut functions = Vec::with_capacity(wanted.len());
-    for &(symbol, function) in wanted {
+    let elf = Elf::parse(&file).map_err(|defect| defect.of(&library.path))?;
+    let mut code =
+        Code { file: &file, machine: elf.machine, functions: &library.functions, budget: LIBRARY_BYTES };
+    let mut functions = Vec::with_capacity(wanted.calls.len());
+    for &(symbol, function) in &wanted.calls {
         match code.point(symbol) {
             Ok(point) => functions.push(PlannedFunction { function, name: symbol.name.clone(), point }),
             Err(reason) => {
@@ -104,9 +131,52 @@ fn target(
             }
         }
     }
+    let failure_points = failure_points(library, &elf, &file, &wanted.failures, skipped);
     // the code of this file was read
     let library = Library { opened: Some(file.opened()), ..library.clone() };
-    Ok(Target { library, functions })
+    Ok(Target { library, functions, failure_points })
+}
+
+/// The failure points of these functions. Those that have none are reported together, by reason.
+fn failure_points(
+    library: &Library,
+    elf: &Elf<'_>,
+    file: &RegularFile,
+    wanted: &[(&Symbol, FunctionId)],
+    skipped: &mut Vec<Skipped>,
+) -> Vec<FailurePoint> {
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let found = match elf.machine {
+        Machine::X86_64 => failure::find(file, &library.functions, wanted),
+        Machine::Aarch64 => failure::Found::without(ONLY_X86_64, wanted),
+    };
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, reason) in &found.unclear {
+        by_reason.entry(reason).or_default().push(name);
+    }
+    for (reason, names) in by_reason {
+        let reason =
+            format!("failures in the runtime itself are not counted for {}: {reason}", some_of(&names));
+        skipped.push(Skipped::function(&library.path, reason));
+    }
+    // the Linux kernel refuses probes elsewhere
+    let is_code = |point: &FailurePoint| elf.code_address(point.offset).is_some();
+    found.points.into_iter().filter(is_code).collect()
+}
+
+const ONLY_X86_64: &str =
+    "where they fail is found in x86-64 code only (`--runtime-failures` probes the calls of some of them)";
+
+/// The first few names, and how many there are.
+fn some_of(names: &[&str]) -> String {
+    const SHOWN: usize = 4;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more functions"),
+    }
 }
 
 /// The mountinfo of the mount namespace in which a path was opened.
@@ -183,9 +253,13 @@ mod tests {
         Some(FunctionId(name.len() as u32))
     }
 
+    fn nothing(_: &Library, _: &str) -> Option<FunctionId> {
+        None
+    }
+
     fn planned(path: &Path, builder: &ElfBuilder) -> (Vec<PlannedFunction>, Vec<Skipped>) {
         builder.write(path);
-        let (mut plan, skipped) = plan(&inspect(path, path).unwrap(), &every);
+        let (mut plan, skipped) = plan(&inspect(path, path).unwrap(), &every, &nothing);
         (plan.targets.pop().map_or(Vec::new(), |target| target.functions), skipped)
     }
 
@@ -250,7 +324,7 @@ mod tests {
         for function in &mut found[0].functions {
             function.size = 0;
         }
-        let (plan, _) = plan(&found, &every);
+        let (plan, _) = plan(&found, &every, &nothing);
         let moved = |f: &PlannedFunction| f.point.offset - f.point.entry;
         assert_eq!(plan.targets[0].functions.iter().map(moved).collect::<Vec<_>>(), [3, 3]);
     }
@@ -287,10 +361,10 @@ mod tests {
         let path = dir.path().join("libcuda.so.1");
         ElfBuilder::new().export("cuInit", &PUSH).write(&path);
         let found = inspect(&path, &path).unwrap();
-        let (none, skipped) = plan(&found, &|_, _| None);
+        let (none, skipped) = plan(&found, &nothing, &nothing);
         assert!(none.targets.is_empty() && skipped.is_empty());
         std::fs::remove_file(&path).unwrap();
-        let (none, skipped) = plan(&found, &every);
+        let (none, skipped) = plan(&found, &every, &nothing);
         assert!(none.targets.is_empty());
         assert!(skipped[0].reason.starts_with("cannot be opened: No such file"), "{}", skipped[0].reason);
     }
@@ -312,7 +386,7 @@ mod tests {
             random.damage(&mut bytes);
             std::fs::write(&path, &bytes).unwrap();
             if let Ok(found) = inspect(&path, &path) {
-                plan(&found, &every);
+                plan(&found, &every, &nothing);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use gpuprobe_event::agent::{AgentRequest, EMIT, LIBRARY};
 
-use super::mapped_file::{open_mapped, read_maps};
+use super::mapped_file::{lasting_path, open_mapped, read_maps};
 use super::maps::executable_files;
 use crate::access::{FileId, OpenedFile, RegularFile};
 use crate::elf::{Elf, Table};
@@ -74,7 +74,12 @@ pub fn gpu_time_libraries(proc_root: &Path, pid: u32) -> Result<GpuTimeLibraries
         if !is_agent && !is_cupti {
             continue;
         }
-        match open_mapped(&folder, &mapping) {
+        let opened = open_mapped(&folder, &mapping);
+        let opened = opened.map(|(file, path)| {
+            let path = lasting_path(&mapping, &file, path);
+            (file, path)
+        });
+        match opened {
             Ok((file, path)) if is_agent => match agent_in(&file, path) {
                 Ok(agent) => found.agent = Some(agent),
                 Err(defect) => found.problem = Some(defect.of(&mapping.file.path).to_string()),

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::mapped_file::{open_mapped, read_maps};
+use super::mapped_file::{lasting_path, open_mapped, read_maps};
 use super::maps::executable_files;
 use crate::access::{FileId, RegularFile};
 use crate::elf::{Elf, Table};
@@ -33,7 +33,8 @@ pub fn loader_of(proc_root: &Path, pid: u32) -> Result<Option<Loader>, DiscoverE
         let Ok((file, open_path)) = open_mapped(&folder, &mapping) else { continue };
         if let Ok(Some(loader)) = loader_in(&file, &open_path) {
             let (major, minor) = mapping.file.device().unwrap_or_default();
-            return Ok(Some(Loader { mapped: (major, minor, mapping.file.inode), ..loader }));
+            let path = lasting_path(&mapping, &file, open_path);
+            return Ok(Some(Loader { path, mapped: (major, minor, mapping.file.inode), ..loader }));
         }
     }
     Ok(None)

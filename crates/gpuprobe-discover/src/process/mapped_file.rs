@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
@@ -11,6 +12,35 @@ use crate::access::{self, RegularFile, StallDomain, TABLE_LIMIT};
 use crate::elf::Elf;
 use crate::error::DiscoverError;
 use crate::skipped::{SkipCause, why};
+
+/// The mappings of a process at one moment. A paused process waits while they are read, so they are read once for all
+/// who need them.
+#[derive(Debug)]
+pub struct ProcessMaps {
+    pub(crate) pid: u32,
+    /// Its folder in /proc.
+    pub(crate) folder: PathBuf,
+    pub(crate) text: Vec<u8>,
+    /// How long it took to read them.
+    pub(crate) took: Duration,
+}
+
+impl ProcessMaps {
+    pub fn read(proc_root: &Path, pid: u32) -> Result<Self, DiscoverError> {
+        Self::of(&proc_root.join(pid.to_string()), pid)
+    }
+
+    /// `folder` is that of the process in /proc.
+    pub(crate) fn of(folder: &Path, pid: u32) -> Result<Self, DiscoverError> {
+        let begun = Instant::now();
+        let text = read_maps(folder, pid)?;
+        Ok(Self { pid, folder: folder.to_owned(), text, took: begun.elapsed() })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+}
 
 pub(crate) fn read_maps(folder: &Path, pid: u32) -> Result<Vec<u8>, DiscoverError> {
     let read = || {
@@ -31,7 +61,7 @@ pub fn mapped_range(proc_root: &Path, pid: u32, address: u64) -> Option<Range<u6
     range_of(&read_maps(&proc_root.join(pid.to_string()), pid).ok()?, address)
 }
 
-/// The mapped file and the path it was opened by, or why it cannot be opened.
+/// The mapped file and the path it was opened by, or why it cannot be opened. See [`lasting_path`].
 pub(crate) fn open_mapped(
     folder: &Path,
     mapping: &Mapping,
@@ -43,11 +73,7 @@ pub(crate) fn open_mapped(
     let known =
         || mapping.file.device().map(|(major, minor)| (StallDomain::Device(major, minor), path.as_path()));
     let first = match RegularFile::open_at(&map_file, known()) {
-        Ok(file) => {
-            // The plain path is better if it is the same file, because it outlives the process.
-            let plain = access::identity(path).is_ok_and(|id| id == (file.id.dev, file.id.inode));
-            return Ok((file, if plain { path.clone() } else { map_file }));
-        }
+        Ok(file) => return Ok((file, map_file)),
         Err(error) => why(&error),
     };
     // it may work the next time
@@ -72,6 +98,14 @@ pub(crate) fn open_mapped(
         }
     }
     Err(first)
+}
+
+/// The path by which to open a mapped file again. The plain path is better if it is the same file, because it outlives
+/// the process. Most mapped files are not opened again, so that is found out only when it is needed.
+pub(crate) fn lasting_path(mapping: &Mapping, file: &RegularFile, opened_by: PathBuf) -> PathBuf {
+    let path = &mapping.file.path;
+    let is_same = || access::identity(path).is_ok_and(|id| id == (file.id.dev, file.id.inode));
+    if opened_by != *path && is_same() { path.clone() } else { opened_by }
 }
 
 /// What the loader added to the addresses of a file: the difference between where a range of it is mapped and the

@@ -67,27 +67,38 @@ pub fn offset_in_file(maps: &[u8], address: u64) -> Option<u64> {
 
 /// The mapping of a process with these maps that contains an address.
 pub(crate) fn range_of(maps: &[u8], address: u64) -> Option<Range<u64>> {
-    let ranges = maps.split(|&b| b == b'\n').filter_map(|line| {
+    let mut ranges = lines(maps).filter_map(|line| {
         let (start, end) = std::str::from_utf8(word(line)?.0).ok()?.split_once('-')?;
         Some(hex(start)?..hex(end)?)
     });
-    ranges.into_iter().find(|range| range.contains(&address))
+    ranges.find(|range| range.contains(&address))
 }
 
 /// All executable ranges, in the order of the text.
 pub(crate) fn code_ranges(text: &[u8]) -> impl Iterator<Item = CodeRange> {
-    text.split(|&b| b == b'\n').filter_map(code_range)
+    lines(text).filter_map(code_range)
+}
+
+/// The lines of a text. A process that imports PyTorch has thousands, and waits while they are read.
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (line, after) = rest.split_at(memchr::memchr(b'\n', rest).unwrap_or(rest.len()));
+        rest = after.get(1..).unwrap_or_default();
+        (!line.is_empty() || !rest.is_empty()).then_some(line)
+    })
 }
 
 fn code_range(line: &[u8]) -> Option<CodeRange> {
     let (range, rest) = word(line)?;
     let (permissions, rest) = word(rest)?;
-    let (offset, rest) = word(rest)?;
-    let (dev, rest) = word(rest)?;
-    let (inode, rest) = word(rest)?;
+    // first, because most ranges are not code
     if permissions.get(2) != Some(&b'x') {
         return None;
     }
+    let (offset, rest) = word(rest)?;
+    let (dev, rest) = word(rest)?;
+    let (inode, rest) = word(rest)?;
     let range = std::str::from_utf8(range).ok()?;
     let (start, end) = range.split_once('-')?;
     let (start, end, offset) = (hex(start)?, hex(end)?, hex(std::str::from_utf8(offset).ok()?)?);
@@ -145,6 +156,14 @@ garbage
         assert!(!found[0].file.deleted);
         assert_eq!(found[1].file.path, Path::new("/tmp/with space"));
         assert!(found[1].file.deleted);
+    }
+
+    #[test]
+    fn lines_are_separated_also_without_an_end() {
+        let all = |text: &'static [u8]| lines(text).collect::<Vec<_>>();
+        assert_eq!(all(b"one\ntwo\n"), [b"one", b"two"]);
+        assert_eq!(all(b"one\n\ntwo"), [&b"one"[..], b"", b"two"]);
+        assert!(all(b"").is_empty() && all(b"\n").is_empty());
     }
 
     #[test]

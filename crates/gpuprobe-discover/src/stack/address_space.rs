@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::process::{CodeRange, Mapping, code_ranges, read_maps};
+use crate::process::{CodeRange, Mapping, ProcessMaps, code_ranges};
 
 /// The most ranges kept of one process. PyTorch has some hundreds.
 const RANGES_OF_PROCESS: usize = 16 << 10;
@@ -48,15 +48,20 @@ pub(crate) struct AddressSpaces {
 impl AddressSpaces {
     /// Reads the mappings of a process again. If the process has exited, the cached ones stay.
     pub(crate) fn read(&mut self, folder: &Path, tgid: u32) {
-        let begin = Instant::now();
-        let Ok(text) = read_maps(folder, tgid) else {
+        let Ok(maps) = ProcessMaps::of(folder, tgid) else {
             if let Some(space) = self.spaces.get_mut(&tgid) {
                 space.read = Instant::now();
             }
             return;
         };
+        self.replace(&maps);
+    }
+
+    /// Uses these mappings of a process.
+    pub(crate) fn replace(&mut self, maps: &ProcessMaps) {
+        let (tgid, begun) = (maps.pid, Instant::now());
         let mut old = self.take(tgid);
-        let mut ranges: Vec<_> = code_ranges(&text)
+        let mut ranges: Vec<_> = code_ranges(&maps.text)
             .take(RANGES_OF_PROCESS)
             .map(|range| MappedCode { range, module: None })
             .collect();
@@ -74,7 +79,8 @@ impl AddressSpaces {
             self.range_count = 0;
         }
         self.range_count += ranges.len();
-        let space = Space { ranges, read: Instant::now(), patience: begin.elapsed() * PATIENCE };
+        let took = maps.took + begun.elapsed();
+        let space = Space { ranges, read: Instant::now(), patience: took * PATIENCE };
         self.spaces.insert(tgid, space);
     }
 

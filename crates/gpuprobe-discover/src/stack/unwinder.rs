@@ -16,7 +16,7 @@ use super::unwind_row::{Known, Row, StackCopy};
 use super::unwind_table::{Budget, Listed, function_begin, searched};
 use crate::access::{FileKey, RegularFile};
 use crate::elf::{Elf, Machine};
-use crate::process::{Mapping, open_mapped};
+use crate::process::{Mapping, ProcessMaps, lasting_path, open_mapped};
 
 /// The most frames of one stack that are unwound, counted from the innermost.
 pub const FRAME_LIMIT: usize = 128;
@@ -63,6 +63,11 @@ impl Unwinder {
     /// that its stacks can be unwound if it exits soon.
     pub fn observe(&mut self, proc_root: &Path, tgid: u32) {
         self.spaces.read(&proc_root.join(tgid.to_string()), tgid);
+    }
+
+    /// As [`Unwinder::observe`], with mappings that were read already.
+    pub fn observe_maps(&mut self, maps: &ProcessMaps) {
+        self.spaces.replace(maps);
     }
 
     /// Drops a process. Call it when the process has executed another program, or has exited and its last stack was
@@ -324,7 +329,10 @@ impl Modules {
 fn open_certain(folder: &Path, mapping: &Mapping) -> Option<(RegularFile, PathBuf)> {
     let (file, path) = open_mapped(folder, mapping).ok()?;
     let certain = file.id.inode == mapping.file.inode || folder.join("maps").exists();
-    certain.then_some((file, path))
+    certain.then(|| {
+        let path = lasting_path(mapping, &file, path);
+        (file, path)
+    })
 }
 
 #[cfg(test)]

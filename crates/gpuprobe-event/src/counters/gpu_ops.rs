@@ -50,6 +50,8 @@ pub struct LaunchTotals {
     pub block: Dimensions,
     /// The most bytes of dynamic shared memory.
     pub shared_most: u64,
+    /// Launches whose return was not probed. Their time is an estimate, and they are taken to have succeeded.
+    pub unprobed_returns: u64,
     /// Distribution of the time inside the calls, see [`LATENCY_BUCKETS`].
     pub latency: [u64; LATENCY_BUCKETS],
 }
@@ -64,6 +66,7 @@ impl LaunchTotals {
         self.grid = widest(self.grid, more.grid);
         self.block = widest(self.block, more.block);
         self.shared_most = self.shared_most.max(more.shared_most);
+        self.unprobed_returns += more.unprobed_returns;
         self.latency.iter_mut().zip(more.latency).for_each(|(sum, n)| *sum += n);
     }
 }

@@ -52,6 +52,10 @@ fn calls_with_fields() -> Vec<(Call, &'static str)> {
             Call { nested: true, parent: Some(3), depth: 1, effect: Effect::None, ..malloc() },
             r#","parent":3,"nested":true}"#,
         ),
+        (
+            Call { weight: 8, parent: Some(3), depth: 1, effect: Effect::None, ..malloc() },
+            r#","parent":3,"weight":8}"#,
+        ),
     ]
 }
 

@@ -129,6 +129,9 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
     if let Some(parent) = call.parent {
         to.uint("parent", parent);
     }
+    if call.weight > 1 {
+        to.uint("weight", u64::from(call.weight));
+    }
     if call.nested {
         to.flag("nested", true);
     }
@@ -335,6 +338,10 @@ pub fn process_fields(process: &ProcessEvent, to: &mut impl Fields) {
     }
     if let Some(status) = process.exit_status {
         to.int("exit_status", status.into());
+    }
+    if let Some(rank) = &process.rank {
+        to.uint("rank", rank.number.into());
+        to.text("rank_variable", &rank.variable);
     }
     memory_fields("live", &process.live, to);
 }

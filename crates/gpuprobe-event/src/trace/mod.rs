@@ -3,7 +3,9 @@
 
 mod agent_fields;
 mod fields;
+mod head;
 mod json;
+mod line_fields;
 mod read;
 mod write;
 
@@ -13,8 +15,10 @@ pub use agent_fields::{agent_fields, execution_fields, range_fields};
 pub use fields::{
     Fields, Key, WrittenStacks, call_fields, out_of_memory_fields, process_fields, stack_field, xid_fields,
 };
+pub use head::{Head, Phases};
+pub use line_fields::LineFields;
 pub use read::{Line, ReadError, Reader};
-pub use write::{Json, Lines, Phases, Writer, end_line, meta_line};
+pub use write::{Json, Lines, Writer, end_line, meta_line};
 
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 3;
@@ -36,6 +40,12 @@ pub struct Meta {
     pub clock: String,
     /// Unix time of `ts` 0, in seconds.
     pub start_unix: f64,
+    /// The same moment on the clock of `ts`, which runs since the host was started, in nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_monotonic_ns: Option<u64>,
+    /// The Linux kernel's number of this start of the host (`boot_id`). Recordings that share it share a clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
     /// The command that was run, if any.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -61,6 +71,9 @@ pub struct End {
     /// Libraries that could not be probed, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<String>,
+    /// Functions that were sampled because of a budget.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sampled: Vec<SampledCalls>,
     /// Faults and migrations of unified memory, by process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unified: Vec<crate::UnifiedUse>,
@@ -79,6 +92,16 @@ pub struct End {
     /// For a trace in segments: the name of the next file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+}
+
+/// A function that was probed for a part of the time. Each of its recorded calls stands for `weight` calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampledCalls {
+    pub function: String,
+    /// How many of its calls were added by scaling.
+    pub estimated_calls: u64,
+    /// The standard error of its number of calls.
+    pub standard_error: u64,
 }
 
 /// The type and the name of the line of an out-of-memory error.

@@ -26,6 +26,7 @@ use crate::event::{
 };
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
+use crate::rank::Rank;
 
 /// Why a trace cannot be read at all.
 #[derive(Debug, Error)]
@@ -292,6 +293,7 @@ impl<R: BufRead> Reader<R> {
                 ..FORMAT_WITH_NESTED => parent.is_some() && effect_fields::counts_memory(class),
                 _ => object.get("nested").and_then(Json::as_bool).unwrap_or(false),
             },
+            weight: number(object, "weight").and_then(|n| u16::try_from(n).ok()).unwrap_or(1).max(1),
             start_ns,
             outcome,
             tgid,
@@ -387,6 +389,7 @@ impl<R: BufRead> Reader<R> {
             ns_pid: small(object, "ns_pid").map(Tgid),
             container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
+            rank: rank(object),
             live: effect_fields::memory(object, "live"),
         })
     }
@@ -416,6 +419,11 @@ fn class(object: &Object<'_>) -> Class {
         Some("scheduler") => Class::Scheduler,
         _ => Class::Other,
     })
+}
+
+fn rank(object: &Object<'_>) -> Option<Rank> {
+    let variable = text(object, "rank_variable", most::NAME).unwrap_or_default().into_owned();
+    Some(Rank { variable, number: small(object, "rank")? })
 }
 
 fn number(object: &Object<'_>, field: &str) -> Option<u64> {

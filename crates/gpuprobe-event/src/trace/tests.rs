@@ -11,6 +11,7 @@ pub(super) fn malloc() -> Call {
         parent: None,
         depth: 0,
         nested: false,
+        weight: 1,
         start_ns: 1_234_567_891,
         outcome: Outcome::Returned { value: 0, duration_ns: 2345 },
         tgid: Tgid(100),
@@ -124,6 +125,7 @@ fn events() -> Vec<Event> {
             ns_pid: Some(Tgid(7)),
             container: Some(Arc::from("3f2a9c")),
             exit_status: None,
+            rank: Some(Rank { variable: "RANK".to_owned(), number: 3 }),
             live: vec![amount(Space::Device, 3, 4096)],
         }),
         Event::Call(Box::new(malloc())),
@@ -187,9 +189,10 @@ fn meta() -> Meta {
         driver: None,
         clock: "monotonic".to_owned(),
         start_unix: 1.5,
+        start_monotonic_ns: Some(7),
+        boot: Some("5f1c".to_owned()),
         command: vec!["./a.out".to_owned()],
-        command_bytes: None,
-        segment: None,
+        ..Meta::default()
     }
 }
 

@@ -1,24 +1,16 @@
 //! Writes events as JSON lines. Events are written by hand into one buffer and not by serde_json, because this is the
 //! cost of every recorded call.
 
-mod agent_lines;
-
-use std::collections::HashMap;
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::fields::{
-    Fields, Key, WrittenStacks, call_fields, graph_fields, out_of_memory_fields, process_fields, stack_field,
-    xid_fields,
-};
-use super::{End, Meta, OUT_OF_MEMORY, type_of};
+use super::fields::{Fields, Key};
+use super::head::{Head, Phases};
+use super::line_fields::LineFields;
+use super::{End, Meta};
 use crate::cut::cut;
-use crate::effect::{Effect, GraphContents, GraphLaunch};
-use crate::event::{Call, Event, Evidence, LossEvent, Name, Outcome, ProcessEvent, XidEvent};
-use crate::ids::Tgid;
-use crate::out_of_memory::OutOfMemoryEvent;
+use crate::event::{Event, Name, Outcome};
 
 /// Writes a trace to any writer.
 #[derive(Debug)]
@@ -148,77 +140,28 @@ fn tagged(tag: &str, object: &impl Serialize, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// How the begin and the return of a call are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phases {
-    /// In one line, when it has returned.
-    #[default]
-    Together,
-    /// In two lines, as they happen.
-    Separate,
-}
-
-/// Formats the events of one file as lines. What a graph consists of is in the line of its first launch only, and a
-/// stack in the line of the first call from its call site.
+/// Formats the events of one file as lines.
 #[derive(Debug, Default)]
 pub struct Lines {
     phases: Phases,
-    /// The contents of graphs that the file has.
-    graphs: HashMap<(Tgid, u64), Arc<GraphContents>>,
-    stacks: WrittenStacks,
+    fields: LineFields,
 }
 
 impl Lines {
-    /// Beyond so many graphs, their contents are written again.
-    const MOST_GRAPHS: usize = 1 << 16;
-
     pub fn new(phases: Phases) -> Self {
         Self { phases, ..Self::default() }
     }
 
     /// Appends one event as a line, with its line feed.
     pub fn event(&mut self, event: &Event, out: &mut Vec<u8>) {
-        match event {
-            Event::Call(call) => {
-                call_line(call, self.phases, out);
-                if self.stacks.is_new(call) {
-                    stack_field(call, &mut Json(out));
-                }
-                if let Some(contents) = self.new_graph(call) {
-                    graph_fields(contents, &mut Json(out));
-                }
-            }
-            Event::Process(process) => process_line(process, out),
-            Event::Loss(loss) => loss_line(loss, out),
-            Event::Xid(xid) => xid_line(xid, out),
-            Event::OutOfMemory(event) => out_of_memory_line(event, out),
-            Event::Execution(execution) => agent_lines::execution_line(execution, out),
-            Event::Range(range) => agent_lines::range_line(range, out),
-            Event::Agent(state) => agent_lines::agent_line(state, out),
-        }
+        head(out, &Head::of(event, self.phases));
+        self.fields.write(event, &mut Json(out));
         out.extend_from_slice(b"}\n");
-    }
-
-    /// The contents of a graph that the file does not have yet.
-    fn new_graph<'a>(&mut self, call: &'a Call) -> Option<&'a GraphContents> {
-        let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents: Some(contents), .. }) =
-            &call.effect
-        else {
-            return None;
-        };
-        if self.graphs.len() >= Self::MOST_GRAPHS {
-            self.graphs.clear();
-        }
-        let before = self.graphs.insert((call.tgid, *graph), Arc::clone(contents));
-        // a later launch may know more names
-        let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, contents));
-        is_new.then_some(contents)
     }
 
     /// The last line was not written.
     fn forget(&mut self) {
-        self.graphs.clear();
-        self.stacks = WrittenStacks::default();
+        self.fields = LineFields::default();
     }
 }
 
@@ -228,79 +171,35 @@ macro_rules! key {
         $out.extend_from_slice(concat!(",\"", $name, "\":").as_bytes())
     };
 }
-use key;
 
-fn call_line(call: &Call, phases: Phases, out: &mut Vec<u8>) {
-    let (phase, ns) = match (call.outcome, phases) {
-        (Outcome::Returned { .. }, Phases::Together) => ("X", call.start_ns),
-        (Outcome::Returned { duration_ns, .. }, Phases::Separate) => ("E", call.start_ns + duration_ns),
-        (Outcome::Instant, _) => ("i", call.start_ns),
-        (Outcome::Unfinished | Outcome::Begun | Outcome::Unobserved, _) => ("B", call.start_ns),
-    };
-    head(out, call.id, ns, type_of(call.class), &call.name, phase);
-    who(out, call.tgid.0, call.tid.0, &call.process);
-    match call.outcome {
-        Outcome::Unfinished => key!(out, "unfinished"),
-        Outcome::Unobserved => key!(out, "unobserved"),
-        _ => {}
+/// The fields at the beginning of every line.
+fn head(out: &mut Vec<u8>, head: &Head<'_>) {
+    out.extend_from_slice(b"{\"event_id\":");
+    number(out, head.id);
+    key!(out, "ts");
+    fixed::<1_000_000_000>(out, head.at_ns);
+    key!(out, "type");
+    word(out, head.kind);
+    key!(out, "name");
+    match head.name {
+        Key::Ours(text) => word(out, text),
+        Key::Theirs(text) => string(out, text),
     }
-    if matches!(call.outcome, Outcome::Unfinished | Outcome::Unobserved) {
-        out.extend_from_slice(b"true");
+    key!(out, "phase");
+    word(out, head.phase);
+    key!(out, "pid");
+    number(out, head.tgid.0);
+    key!(out, "tid");
+    number(out, head.tid.0);
+    key!(out, "process");
+    string(out, head.process);
+    if let Some(incomplete) = head.incomplete {
+        Json(out).flag(incomplete, true);
     }
-    if let Some(ns) = call.duration_ns() {
+    if let Some(ns) = head.duration_ns {
         key!(out, "duration_us");
         fixed::<1000>(out, ns);
     }
-    call_fields(call, &mut Json(out));
-}
-
-fn process_line(process: &ProcessEvent, out: &mut Vec<u8>) {
-    head(out, process.id, process.at_ns, "process", &Name::Borrowed(process.change.as_str()), "i");
-    who(out, process.tgid.0, process.tid.0, &process.process);
-    process_fields(process, &mut Json(out));
-}
-
-fn loss_line(loss: &LossEvent, out: &mut Vec<u8>) {
-    head(out, 0, loss.at_ns, "loss", &Name::Borrowed(loss.cause.as_str()), "i");
-    who(out, 0, 0, "");
-    key!(out, "count");
-    number(out, loss.count);
-}
-
-fn xid_line(xid: &XidEvent, out: &mut Vec<u8>) {
-    head(out, xid.id, xid.at_ns, "kernel", &Name::Borrowed("xid"), "i");
-    let named = xid.processes.iter().find(|process| process.evidence == Evidence::Named);
-    who(out, named.map_or(0, |p| p.tgid.0), 0, named.map_or("", |p| &*p.process));
-    xid_fields(xid, &mut Json(out));
-}
-
-fn out_of_memory_line(event: &OutOfMemoryEvent, out: &mut Vec<u8>) {
-    head(out, event.id, event.at_ns, OUT_OF_MEMORY, &Name::Borrowed(OUT_OF_MEMORY), "i");
-    who(out, event.tgid.0, event.tid.0, &event.process);
-    out_of_memory_fields(event, &mut Json(out));
-}
-
-/// The fields at the beginning of every line.
-fn head(out: &mut Vec<u8>, id: u64, ns: u64, kind: &str, what: &Name, phase: &str) {
-    out.extend_from_slice(b"{\"event_id\":");
-    number(out, id);
-    key!(out, "ts");
-    fixed::<1_000_000_000>(out, ns);
-    key!(out, "type");
-    word(out, kind);
-    key!(out, "name");
-    name(out, what);
-    key!(out, "phase");
-    word(out, phase);
-}
-
-fn who(out: &mut Vec<u8>, pid: u32, tid: u32, process: &str) {
-    key!(out, "pid");
-    number(out, pid);
-    key!(out, "tid");
-    number(out, tid);
-    key!(out, "process");
-    string(out, process);
 }
 
 /// Writes the fields of an open JSON object.

@@ -44,6 +44,7 @@ pub(crate) fn many_processes() -> Snapshot {
                     container: "main".to_owned(),
                 }),
             }),
+            uid: None,
             exited_at_ns: None,
             functions: functions.iter().enumerate().map(counts).collect(),
             failures: Vec::new(),

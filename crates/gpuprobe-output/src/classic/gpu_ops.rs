@@ -4,6 +4,7 @@
 use gpuprobe_analysis::buckets::percentile;
 use gpuprobe_analysis::copies::{by_direction, effective};
 use gpuprobe_analysis::{GapTotals, GpuOps, ProcessSnapshot, Snapshot, advice};
+use gpuprobe_event::Class;
 use gpuprobe_event::counters::{CommandTotals, CopyDirection, CopyTotals, GapKind, HostMemory};
 
 use super::process_lines::{line, process_line, processes_line};
@@ -11,6 +12,7 @@ use super::rates::Rates;
 use crate::gpu_op_text::{
     began_with, bound, evidence, failed, graphs, in_graphs, is_named, kernel, meanwhile, more_kernels,
 };
+use crate::sampled::mark_of_classes;
 use crate::units::{count, duration};
 
 /// CUDA kernels shown per process. The rest is summed up in one line.
@@ -29,6 +31,7 @@ fn each(snapshot: &Snapshot, mut then: impl FnMut(String, Option<&ProcessSnapsho
 }
 
 pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
+    let mark = mark_of_classes(snapshot, &[Class::Launch, Class::GraphLaunch]);
     out.push_str("per-process kernel launches:\n");
     each(snapshot, |name, _, ops| {
         let graphs = graphs(&ops.graphs);
@@ -45,13 +48,13 @@ pub(super) fn launches(out: &mut String, snapshot: &Snapshot) {
             (_, true) => format!("{named} kernels and others"),
             (_, false) => format!("{named} kernels"),
         };
-        line(out, format_args!("{launches} cudaLaunchKernel calls for {kernels}"));
+        line(out, format_args!("{mark}{launches} cudaLaunchKernel calls for {kernels}"));
         let (shown, more) = ops.kernels.split_at(ops.kernels.len().min(MOST_KERNELS));
         for row in shown {
             let kernel = kernel(&row.kernel, LONGEST_NAME);
             let (launches, failed) = (row.totals.launches, failed(row.totals.errors));
             let in_graphs = in_graphs(row.in_graphs);
-            line(out, format_args!("\t{kernel}: {launches} launches{in_graphs}{failed}"));
+            line(out, format_args!("\t{kernel}: {mark}{launches} launches{in_graphs}{failed}"));
         }
         more_kernels(more).into_iter().chain(graphs).for_each(|text| line(out, format_args!("\t{text}")));
     });
@@ -89,6 +92,7 @@ fn ioctl_totals(totals: CommandTotals) -> String {
 
 pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
     out.push_str("per-process copies:\n");
+    let mark = mark_of_classes(snapshot, &[Class::Memcpy, Class::Memset]);
     each(snapshot, |name, process, ops| {
         if ops.copies.is_empty() {
             return;
@@ -96,7 +100,10 @@ pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
         line(out, format_args!("{name}"));
         let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
         let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);
-        line(out, format_args!("Traced {} cudaMemcpy calls{}", calls(&copies), failed(errors(&copies))));
+        line(
+            out,
+            format_args!("Traced {mark}{} cudaMemcpy calls{}", calls(&copies), failed(errors(&copies))),
+        );
         for rows in by_direction(&ops.copies).filter(|rows| !is_fill(&&rows[0])) {
             let rate = process.and_then(|process| rates.copied(process, rows[0].direction));
             let rate = rate.filter(|_| rows[0].is_async).map(|rate| {
@@ -105,14 +112,17 @@ pub(super) fn copies(out: &mut String, snapshot: &Snapshot, rates: &Rates) {
             let mode = if rows[0].is_async { " async" } else { "" };
             let moved = moved(&rows.iter().collect::<Vec<_>>());
             let rate = rate.unwrap_or_default();
-            line(out, format_args!("\t{}{mode} {moved}{rate}", rows[0].direction.as_str()));
+            line(out, format_args!("\t{}{mode} {mark}{moved}{rate}", rows[0].direction.as_str()));
             for row in rows.iter().filter(|row| row.host != HostMemory::Nothing) {
-                line(out, format_args!("\t\t{} {}", row.host.as_str(), self::moved(&[row])));
+                line(out, format_args!("\t\t{} {mark}{}", row.host.as_str(), self::moved(&[row])));
             }
         }
         if !fills.is_empty() {
             let (calls, bytes) = (calls(&fills), bytes(&fills));
-            line(out, format_args!("\tmemset {calls} calls, {bytes} Bytes{}", failed(errors(&fills))));
+            line(
+                out,
+                format_args!("\tmemset {mark}{calls} calls, {mark}{bytes} Bytes{}", failed(errors(&fills))),
+            );
         }
     });
     out.push('\n');

@@ -117,6 +117,7 @@ mod tests {
             name: "app".to_owned(),
             ns_pid: None,
             container: None,
+            uid: None,
             exited_at_ns,
             functions: Vec::new(),
             failures: Vec::new(),

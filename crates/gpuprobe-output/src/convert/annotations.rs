@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use gpuprobe_event::trace::{Fields, Key};
 
-use super::proto::{self, Begun};
+use crate::proto::{self, Begun};
 
 /// Bytes of names that are interned at a time. A reader of the file has to keep them as well.
 const MOST_NAMES: usize = 1 << 20;

@@ -5,17 +5,18 @@ mod annotations;
 mod chrome;
 mod folded;
 mod lane_ends;
+mod nested;
+mod parquet;
 mod perfetto;
-mod proto;
 mod trace_writer;
 mod tracks;
 mod weight;
 
 use std::io::{self, Write};
 
-use gpuprobe_analysis::{Levels, Nesting, Sample, Slice};
+use gpuprobe_event::Event;
 use gpuprobe_event::trace::{End, Meta};
-use gpuprobe_event::{Event, Outcome};
+use nested::NestedCalls;
 use trace_writer::TraceWriter;
 pub use weight::Weight;
 
@@ -28,11 +29,13 @@ pub enum Target {
     Perfetto,
     /// Folded stacks: one line for each stack of calls, with what happened there. Input for flame graphs.
     Folded(Weight),
+    /// One table with a row for each line of the trace, for DuckDB and pandas.
+    Parquet,
 }
 
 impl Target {
     /// All formats.
-    pub const ALL: [Self; 3] = [Self::Chrome, Self::Perfetto, Self::Folded(Weight::Time)];
+    pub const ALL: [Self; 4] = [Self::Chrome, Self::Perfetto, Self::Folded(Weight::Time), Self::Parquet];
 
     /// The name on the command line.
     pub fn as_str(self) -> &'static str {
@@ -40,6 +43,7 @@ impl Target {
             Self::Chrome => "chrome",
             Self::Perfetto => "perfetto",
             Self::Folded(_) => "folded",
+            Self::Parquet => "parquet",
         }
     }
 
@@ -49,6 +53,7 @@ impl Target {
             Self::Chrome => "json",
             Self::Perfetto => "perfetto-trace",
             Self::Folded(_) => "folded",
+            Self::Parquet => "parquet",
         }
     }
 }
@@ -62,88 +67,55 @@ pub struct Converted {
     pub unfinished: u64,
     /// Calls whose times overlapped those of other calls on their thread and were adjusted.
     pub moved: u64,
+    /// Rows written; `None` if the format has no rows.
+    pub rows: Option<u64>,
+    /// Numbers that a column of signed 64-bit numbers cannot hold and that are left out.
+    pub too_large: u64,
 }
 
 /// A conversion in progress.
-pub struct Conversion<'w> {
-    writer: Box<dyn TraceWriter + 'w>,
-    nesting: Nesting,
-    levels: Levels,
-    slices: Vec<Slice>,
-    samples: Vec<Sample>,
-    converted: Converted,
+pub struct Conversion<'w>(Form<'w>);
+
+/// What a format needs of the calls: nested in each other, or as the lines of the trace.
+enum Form<'w> {
+    Nested(Box<NestedCalls<'w>>),
+    Lines(Box<parquet::Parquet<Box<dyn Write + Send + 'w>>>),
 }
 
 impl std::fmt::Debug for Conversion<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Conversion").field("converted", &self.converted).finish_non_exhaustive()
+        f.debug_struct("Conversion").finish_non_exhaustive()
     }
 }
 
 impl<'w> Conversion<'w> {
     /// Begins the output.
-    pub fn new(target: Target, meta: &Meta, out: impl Write + 'w) -> io::Result<Self> {
+    pub fn new(target: Target, meta: &Meta, out: impl Write + Send + 'w) -> io::Result<Self> {
         let writer: Box<dyn TraceWriter + 'w> = match target {
             Target::Chrome => Box::new(chrome::Chrome::new(meta, out)?),
             Target::Perfetto => Box::new(perfetto::Perfetto::new(meta, out)?),
             Target::Folded(weight) => Box::new(folded::Folded::new(weight, out)),
+            Target::Parquet => {
+                let out: Box<dyn Write + Send + 'w> = Box::new(out);
+                return Ok(Self(Form::Lines(Box::new(parquet::Parquet::new(meta, out)?))));
+            }
         };
-        Ok(Self {
-            writer,
-            nesting: Nesting::default(),
-            levels: Levels::default(),
-            slices: Vec::new(),
-            samples: Vec::new(),
-            converted: Converted::default(),
-        })
+        Ok(Self(Form::Nested(Box::new(NestedCalls::new(writer)))))
     }
 
     /// Takes in the next event of the trace.
     pub fn feed(&mut self, event: Event) -> io::Result<()> {
-        self.levels.feed(&event, &mut self.samples);
-        match event {
-            Event::Call(call) => {
-                self.nesting.feed(call, &mut self.slices);
-                self.write_slices()?;
-            }
-            Event::Process(change) => {
-                self.nesting.process(&change, &mut self.slices);
-                self.write_slices()?;
-                self.writer.process(&change)?;
-            }
-            Event::Loss(loss) => self.writer.loss(&loss)?,
-            Event::Xid(xid) => self.writer.xid(&xid)?,
-            Event::OutOfMemory(event) => self.writer.out_of_memory(&event)?,
-            Event::Execution(execution) => self.writer.execution(&execution)?,
-            Event::Range(range) => self.writer.range(&range)?,
-            Event::Agent(state) => self.writer.agent(&state)?,
+        match &mut self.0 {
+            Form::Nested(calls) => calls.feed(event),
+            Form::Lines(rows) => rows.event(&event),
         }
-        self.write_samples()
     }
 
     /// Ends the output; `end` is `None` if the trace was cut.
-    pub fn finish(mut self, end: Option<&End>) -> io::Result<Converted> {
-        self.nesting.finish(&mut self.slices);
-        self.write_slices()?;
-        self.levels.finish(&mut self.samples);
-        self.write_samples()?;
-        self.writer.finish(end)?;
-        Ok(Converted { moved: self.nesting.moved(), ..self.converted })
-    }
-
-    fn write_slices(&mut self) -> io::Result<()> {
-        if self.slices.is_empty() {
-            return Ok(());
+    pub fn finish(self, end: Option<&End>) -> io::Result<Converted> {
+        match self.0 {
+            Form::Nested(calls) => calls.finish(end),
+            Form::Lines(rows) => rows.finish(end),
         }
-        self.converted.calls += self.slices.len() as u64;
-        let unfinished = |slice: &&Slice| slice.call.outcome == Outcome::Unfinished;
-        self.converted.unfinished += self.slices.iter().filter(unfinished).count() as u64;
-        self.writer.slices(&self.slices)?;
-        self.slices.clear();
-        Ok(())
-    }
-
-    fn write_samples(&mut self) -> io::Result<()> {
-        self.samples.drain(..).try_for_each(|sample| self.writer.sample(&sample))
     }
 }

@@ -18,9 +18,9 @@ use gpuprobe_event::{
 
 use super::annotations::{Annotations, Interned};
 use super::lane_ends::LaneEnds;
-use super::proto;
 use super::trace_writer::{TraceWriter, Track};
 use super::tracks::{LOSSES, Tracks};
+use crate::proto;
 
 /// All packets belong to one sequence.
 const SEQUENCE: u64 = 1;

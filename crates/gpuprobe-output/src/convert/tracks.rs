@@ -6,8 +6,8 @@ use std::sync::Arc;
 use gpuprobe_analysis::Level;
 use gpuprobe_event::{ProcessChange, ProcessEvent, Tgid, Tid};
 
-use super::proto;
 use super::trace_writer::{Track, thread_name};
+use crate::proto;
 
 /// The track of losses, which belong to no process.
 pub(super) const LOSSES: u64 = 1;

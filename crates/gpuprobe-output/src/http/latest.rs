@@ -9,12 +9,14 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use gpuprobe_analysis::Snapshot;
+use gpuprobe_analysis::view::History;
 use serde::Serialize;
 use tokio::sync::{OnceCell, watch};
 use tokio::task::spawn_blocking;
 
 use super::counts::Counts;
-use crate::metrics::{Format, encode};
+use super::page_views;
+use crate::metrics::{Format, SeriesLedger, SeriesPlan, SeriesSettings, encode_with};
 use crate::timestamp::timestamp;
 
 /// The last snapshot, shared between the daemon that publishes snapshots and the server.
@@ -26,6 +28,10 @@ struct Shared {
     newest: watch::Sender<Option<Arc<Published>>>,
     published: AtomicU64,
     counts: Counts,
+    history: Arc<Mutex<History>>,
+    series: Mutex<SeriesLedger>,
+    /// The number of snapshots up to the newest one whose metrics were served.
+    scraped: AtomicU64,
 }
 
 /// Identifies a text. Older texts order before newer ones.
@@ -38,22 +44,54 @@ pub(super) struct TextId {
 }
 
 impl Latest {
+    /// Without a snapshot. Processes will have so many series.
+    pub fn with_series(settings: SeriesSettings) -> Self {
+        let latest = Self::default();
+        latest.set_series(settings);
+        latest
+    }
+
+    /// Sets how many series processes have.
+    pub fn set_series(&self, settings: SeriesSettings) {
+        self.0.series.lock().unwrap_or_else(PoisonError::into_inner).set(settings);
+    }
+
     /// Replaces the snapshot and adds the counters of the endpoint to it. The next snapshot is expected after
     /// `refresh`.
     pub fn publish(&self, mut snapshot: Snapshot, refresh: Duration) {
         snapshot.served = self.0.counts.read();
         let number = self.0.published.fetch_add(1, Ordering::Relaxed);
-        self.0.newest.send_replace(Some(Arc::new(Published::new(number, snapshot, refresh))));
+        self.0.history.lock().unwrap_or_else(PoisonError::into_inner).take(&snapshot);
+        let before = self.0.newest.borrow().as_ref().map(|before| Arc::clone(&before.source.snapshot));
+        let scraped = self.0.scraped.load(Ordering::Relaxed).checked_sub(1);
+        let mut series = self.0.series.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = Arc::new(series.take(&snapshot, number, scraped));
+        drop(series);
+        let history = Arc::clone(&self.0.history);
+        let source = TextSource { snapshot: Arc::new(snapshot), before, history, plan };
+        self.0.newest.send_replace(Some(Arc::new(Published::new(number, source, refresh))));
     }
 
     /// The snapshot published last; an empty one if there is none yet.
     pub fn get(&self) -> Arc<Snapshot> {
         let newest = self.0.newest.borrow();
-        newest.as_ref().map(|published| Arc::clone(&published.snapshot)).unwrap_or_default()
+        newest.as_ref().map(|published| Arc::clone(&published.source.snapshot)).unwrap_or_default()
+    }
+
+    /// The snapshot published last with the series of its processes, which count as scraped, because the caller pushes
+    /// them. `None` if there is none yet.
+    pub(crate) fn to_push(&self) -> Option<(Arc<Snapshot>, Arc<SeriesPlan>)> {
+        let published = self.0.newest.borrow().clone()?;
+        self.note_scrape(published.number);
+        Some((Arc::clone(&published.source.snapshot), Arc::clone(&published.source.plan)))
     }
 
     pub(super) fn counts(&self) -> &Counts {
         &self.0.counts
+    }
+
+    fn note_scrape(&self, snapshot: u64) {
+        self.0.scraped.fetch_max(snapshot + 1, Ordering::Relaxed);
     }
 }
 
@@ -62,6 +100,19 @@ impl Latest {
 pub(super) enum Text {
     Metrics(Format),
     Json,
+    /// What the page shows.
+    View,
+}
+
+/// What texts are made from.
+#[derive(Clone, Debug)]
+pub(super) struct TextSource {
+    pub(super) snapshot: Arc<Snapshot>,
+    /// The snapshot before this one, for rates.
+    pub(super) before: Option<Arc<Snapshot>>,
+    pub(super) history: Arc<Mutex<History>>,
+    /// The series of its processes.
+    pub(super) plan: Arc<SeriesPlan>,
 }
 
 /// The content encoding of a text.
@@ -79,25 +130,28 @@ pub(super) struct Page {
 }
 
 impl Page {
-    const COUNT: usize = 6;
+    const COUNT: usize = 8;
 
     fn index(self) -> usize {
         let text = match self.text {
             Text::Metrics(Format::Prometheus) => 0,
             Text::Metrics(Format::OpenMetrics) => 1,
             Text::Json => 2,
+            Text::View => 3,
         };
         text * 2 + usize::from(self.coding == Coding::Gzip)
     }
 
     fn all() -> impl Iterator<Item = Self> {
-        let texts = [Text::Metrics(Format::Prometheus), Text::Metrics(Format::OpenMetrics), Text::Json];
-        texts.into_iter().flat_map(|text| [Coding::Plain, Coding::Gzip].map(|coding| Self { text, coding }))
+        let metrics = [Format::Prometheus, Format::OpenMetrics].map(Text::Metrics);
+        let texts = metrics.into_iter().chain([Text::Json, Text::View]);
+        texts.flat_map(|text| [Coding::Plain, Coding::Gzip].map(|coding| Self { text, coding }))
     }
 }
 
 impl Text {
-    fn make(self, snapshot: &Snapshot) -> Bytes {
+    fn make(self, source: &TextSource) -> Bytes {
+        let snapshot = &*source.snapshot;
         /// `time` repeats the time of the snapshot in a readable form.
         #[derive(Serialize)]
         struct Made<'a> {
@@ -106,13 +160,14 @@ impl Text {
             snapshot: &'a Snapshot,
         }
         match self {
-            Self::Metrics(format) => encode(snapshot, format).into(),
+            Self::Metrics(format) => encode_with(snapshot, &source.plan, format).into(),
             Self::Json => {
                 let time = format!("{}Z", timestamp(snapshot.unix_seconds, 0).replace(' ', "T"));
                 let made = Made { version: env!("CARGO_PKG_VERSION"), time, snapshot };
                 // every value of a snapshot can be written as JSON
                 serde_json::to_vec(&made).unwrap_or_default().into()
             }
+            Self::View => page_views::view_json(source).into(),
         }
     }
 }
@@ -120,7 +175,7 @@ impl Text {
 /// Longer texts are not compressed: that would cost more CPU for every snapshot than everything else here.
 const MOST_GZIP_BYTES: usize = 4 << 20;
 
-fn gzip(text: &[u8]) -> Bytes {
+pub(crate) fn gzip(text: &[u8]) -> Bytes {
     // names and labels repeat a lot, so a higher level makes the result hardly smaller
     let mut compressed = GzEncoder::new(Vec::with_capacity(text.len() / 8), Compression::fast());
     // writing to memory cannot fail
@@ -131,16 +186,20 @@ fn gzip(text: &[u8]) -> Bytes {
 #[derive(Debug)]
 pub(super) struct Published {
     number: u64,
-    snapshot: Arc<Snapshot>,
+    source: TextSource,
     at: Instant,
     refresh: Duration,
     pages: [OnceCell<Bytes>; Page::COUNT],
 }
 
 impl Published {
-    fn new(number: u64, snapshot: Snapshot, refresh: Duration) -> Self {
+    fn new(number: u64, source: TextSource, refresh: Duration) -> Self {
         let pages = std::array::from_fn(|_| OnceCell::new());
-        Self { number, snapshot: Arc::new(snapshot), at: Instant::now(), refresh, pages }
+        Self { number, source, at: Instant::now(), refresh, pages }
+    }
+
+    pub(super) fn source(&self) -> &TextSource {
+        &self.source
     }
 
     pub(super) fn age(&self) -> Duration {
@@ -163,8 +222,8 @@ impl Published {
     }
 
     async fn made(&self, page: Page) -> Made {
-        let (snapshot, plain) = (Arc::clone(&self.snapshot), Page { coding: Coding::Plain, ..page });
-        let (text, took) = self.cached(plain, move || page.text.make(&snapshot)).await;
+        let (source, plain) = (self.source.clone(), Page { coding: Coding::Plain, ..page });
+        let (text, took) = self.cached(plain, move || page.text.make(&source)).await;
         if page.coding == Coding::Plain || text.len() > MOST_GZIP_BYTES {
             return Made { page: plain, text, took };
         }
@@ -248,6 +307,9 @@ impl Serving {
     pub(super) async fn page(&self, page: Page) -> Option<Answer> {
         let published = self.ready()?;
         let Made { page: made, text, took } = published.page(page).await?;
+        if matches!(page.text, Text::Metrics(_)) {
+            self.latest.note_scrape(published.number);
+        }
         let mut demands = self.demands.lock().unwrap_or_else(PoisonError::into_inner);
         let demand = &mut demands[page.index()];
         let before = demand.map(|demand| demand.took).unwrap_or_default();

@@ -4,40 +4,47 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
-    HeaderName, RETRY_AFTER, TRANSFER_ENCODING, VARY, WWW_AUTHENTICATE,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, RETRY_AFTER, TRANSFER_ENCODING, VARY,
+    WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
+use tokio::task::spawn_blocking;
 
 use super::auth::{Authenticator, Verdict};
 use super::counts::Counts;
 use super::latest::{Coding, Page, Serving, Text};
+use super::page_views;
 use super::password_queue::Client;
 use super::stacks_requests::{self, StacksSource};
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 
-const INDEX: &str = concat!(
-    "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>gpuprobe</title></head><body>\n",
-    "<h1>gpuprobe ",
-    env!("CARGO_PKG_VERSION"),
-    "</h1>\n<ul>\n",
-    "<li><a href=\"/metrics\">/metrics</a>: metrics as Prometheus text, or as OpenMetrics if the client accepts it</li>\n",
-    "<li><a href=\"/api/snapshot\">/api/snapshot</a>: the same numbers and more, as JSON</li>\n",
-    "<li><a href=\"/healthz\">/healthz</a>: ok while gpuprobe runs</li>\n",
-    "<li><a href=\"/readyz\">/readyz</a>: ok while the numbers are fresh</li>\n",
-    "</ul>\n</body></html>\n"
-);
-/// With `--stacks`, in front of the end of the list.
-const INDEX_OF_STACKS: &str =
-    "<li><a href=\"/api/stacks\">/api/stacks</a>: what the threads of GPU processes wait for, as JSON</li>\n";
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+/// The files of the live page. They have no inline scripts or styles, and load nothing from elsewhere.
+const PAGE_FILES: [(&str, &str, &str); 9] = [
+    ("/", HTML, include_str!("page/index.html")),
+    ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+    ("/live_page.css", CSS, include_str!("page/live_page.css")),
+    ("/live_page.js", SCRIPT, include_str!("page/live_page.js")),
+    ("/overview.js", SCRIPT, include_str!("page/overview.js")),
+    ("/process.js", SCRIPT, include_str!("page/process.js")),
+    ("/charts.js", SCRIPT, include_str!("page/charts.js")),
+    ("/dom.js", SCRIPT, include_str!("page/dom.js")),
+    ("/units.js", SCRIPT, include_str!("page/units.js")),
+];
+/// A browser executes only the scripts above and sends requests only to this daemon.
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+                              connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const NOT_YET: &str = "not ready: probes are being attached, and nothing has been counted yet\n";
 
 /// Everything that is needed to answer a request.
@@ -120,8 +127,13 @@ fn has_body(headers: &HeaderMap) -> bool {
 }
 
 pub(super) fn router(shown: Shown) -> Router {
-    Router::new()
-        .route("/", get(index))
+    let mut router = Router::new();
+    for (path, content_type, text) in PAGE_FILES {
+        router = router.route(path, get(move || async move { page_file(content_type, text) }));
+    }
+    router
+        .route("/api/view", get(view))
+        .route("/api/process/{pid}/{instance}", get(process))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
@@ -134,9 +146,14 @@ pub(super) fn router(shown: Shown) -> Router {
         .with_state(shown)
 }
 
-async fn index(State(shown): State<Shown>) -> Html<String> {
-    let stacks = if shown.stacks.is_some() { INDEX_OF_STACKS } else { "" };
-    Html(INDEX.replace("</ul>", &format!("{stacks}</ul>")))
+fn page_file(content_type: &'static str, text: &'static str) -> Response {
+    let headers = [
+        (CONTENT_TYPE, content_type),
+        (CONTENT_SECURITY_POLICY, CONTENT_POLICY),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+    ];
+    (headers, text).into_response()
 }
 
 async fn ready(State(shown): State<Shown>) -> Response {
@@ -164,6 +181,21 @@ async fn metrics(State(shown): State<Shown>, headers: HeaderMap) -> Response {
 
 async fn snapshot(State(shown): State<Shown>, headers: HeaderMap) -> Response {
     page(&shown.serving, Text::Json, "application/json", &headers).await
+}
+
+async fn view(State(shown): State<Shown>, headers: HeaderMap) -> Response {
+    page(&shown.serving, Text::View, "application/json", &headers).await
+}
+
+/// One process in detail.
+async fn process(State(shown): State<Shown>, Path((pid, instance)): Path<(u32, u64)>) -> Response {
+    let Some(published) = shown.serving.ready() else { return not_yet() };
+    let source = published.source().clone();
+    let made = spawn_blocking(move || page_views::details_json(&source, pid, instance)).await;
+    match made.ok().flatten() {
+        Some(text) => ([(CONTENT_TYPE, "application/json")], text).into_response(),
+        None => (StatusCode::NOT_FOUND, "this process is not listed\n").into_response(),
+    }
 }
 
 async fn stacks(State(shown): State<Shown>) -> Response {

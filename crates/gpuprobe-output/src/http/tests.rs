@@ -3,7 +3,8 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use axum::http::StatusCode;
-use gpuprobe_analysis::{LibraryProbes, Snapshot};
+use gpuprobe_analysis::{LibraryProbes, ProcessSnapshot, Snapshot};
+use gpuprobe_event::Tgid;
 
 use super::*;
 use crate::metrics::{Format, encode};
@@ -152,17 +153,65 @@ fn a_snapshot_that_is_too_old_makes_it_unready() {
 }
 
 #[test]
-fn the_index_links_all_pages_and_other_paths_are_not_found() {
-    let &Started { address, .. } = &started();
+fn the_page_loads_only_its_own_files_and_other_paths_are_not_found() {
+    let &Started { address, ref latest, .. } = &started();
+    latest.publish(Snapshot::default(), REFRESH);
     let (head, body) = ask(address, "/");
     assert!(head.contains("content-type: text/html"), "{head}");
-    assert!(body.contains(env!("CARGO_PKG_VERSION")) && !body.contains("<script"), "{body}");
-    for link in body.split("href=\"").skip(1) {
-        let path = link.split('"').next().unwrap();
-        assert_eq!(status(address, path), 200, "{path}");
+    assert!(head.contains("content-security-policy: default-src 'none'; script-src 'self'"), "{head}");
+    let linked: Vec<_> = ["href=\"", "src=\""]
+        .iter()
+        .flat_map(|attribute| body.split(attribute).skip(1))
+        .map(|link| link.split('"').next().unwrap())
+        .filter(|link| !link.starts_with('#'))
+        .collect();
+    for path in &linked {
+        // relative, so that a proxy can serve it under a prefix
+        assert!(!path.starts_with('/') && !path.contains(':'), "{path}");
+        assert_eq!(status(address, &format!("/{path}")), 200, "{path}");
     }
+    assert!(
+        ["live_page.css", "live_page.js", "icon.svg", "metrics"].iter().all(|path| linked.contains(path)),
+        "{linked:?}"
+    );
+    assert_eq!(body.matches("<script").count(), body.matches("<script src=").count(), "no inline scripts");
+    assert!(!body.contains("style="), "no inline styles");
     assert_eq!(status(address, "/etc/passwd"), 404);
     assert_eq!(status(address, "//metrics"), 404);
+}
+
+#[test]
+fn the_view_has_rates_and_a_history_and_a_process_has_details() {
+    let &Started { address, ref latest, .. } = &started();
+    for at in [1.0, 7.0] {
+        let process = ProcessSnapshot {
+            pid: Tgid(12),
+            instance: u64::MAX,
+            name: "app".to_owned(),
+            ns_pid: None,
+            container: None,
+            uid: None,
+            exited_at_ns: None,
+            functions: Vec::new(),
+            failures: Vec::new(),
+            memory: Default::default(),
+            gpu_ops: Default::default(),
+            allocations: Vec::new(),
+        };
+        let processes = vec![Arc::new(process)];
+        latest.publish(Snapshot { unix_seconds: at, processes, ..Snapshot::default() }, REFRESH);
+    }
+    let json: serde_json::Value = serde_json::from_str(&ask(address, "/api/view").1).unwrap();
+    let row = &json["view"]["processes"][0];
+    assert_eq!((&row["id"]["pid"], &row["launches_per_second"]), (&12.into(), &0.0.into()));
+    assert_eq!(row["id"]["instance"], u64::MAX.to_string(), "JavaScript has no such numbers");
+    assert_eq!(json["history"]["times"].as_array().unwrap().len(), 2);
+    let (head, body) = ask(address, &format!("/api/process/12/{}", u64::MAX));
+    assert!(head.contains(" 200 ") && body.contains("\"kernels\":["), "{head} {body}");
+    for path in ["/api/process/13/1", "/api/process/12/1"] {
+        assert_eq!(status(address, path), 404, "{path}");
+    }
+    assert_eq!(status(address, "/api/process/x/1"), 400);
 }
 
 #[test]

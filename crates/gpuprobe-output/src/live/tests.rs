@@ -132,6 +132,7 @@ impl Numbers {
             parent: self.flip().then(|| self.next()),
             depth: self.next() as u8,
             nested: self.flip(),
+            weight: 1 + self.next() as u16 % 100,
             start_ns: self.next(),
             outcome,
             tgid: Tgid(self.next() as u32),

@@ -1,6 +1,6 @@
-//! Metrics of the budget: the time that probes take, and the functions whose probes were removed for it.
+//! Metrics of the budget: the time that probes take, and what is estimated because of it.
 
-use gpuprobe_analysis::{BudgetReport, Snapshot, UnprobedFunction};
+use gpuprobe_analysis::{BudgetReport, SampledFunction, Snapshot};
 
 use super::collect::begin_process;
 use super::metric::{Kind, Metric, PROCESS, metric, with_unit};
@@ -35,32 +35,52 @@ pub(super) const METRICS: &[Metric] = &[
         "ratio",
     ),
     metric(
-        "gpuprobe_functions_skipped",
+        "gpuprobe_functions_sampled",
         Kind::Gauge,
         &[],
-        "Functions that are not probed now because their calls cost more than the budget.",
+        "Functions that are probed only for a share of the time now, because their calls cost more than the budget.",
         |snapshot, samples| {
             of(snapshot, |budget| {
-                samples.number(&[], budget.unprobed.iter().filter(|f| f.is_unprobed).count() as u64);
+                samples.number(&[], budget.sampled.iter().filter(|f| f.ratio < 1.0).count() as u64);
             });
         },
     ),
-    metric(
-        "gpuprobe_function_skipped",
-        Kind::Counter,
-        FUNCTION,
-        "How often the probes of a function were removed for the budget; its figures are lower bounds then.",
-        |snapshot, samples| each(snapshot, |f, labels| samples.number(labels, f.times)),
-    ),
     with_unit(
         metric(
-            "gpuprobe_function_skipped_seconds",
-            Kind::Counter,
+            "gpuprobe_function_probed_ratio",
+            Kind::Gauge,
             FUNCTION,
-            "How long a function was not probed because of the budget.",
-            |snapshot, samples| each(snapshot, |f, labels| samples.nanoseconds(labels, f.missed_ns)),
+            "The share of the time for which a function is probed now, if it was ever sampled.",
+            |snapshot, samples| {
+                each(snapshot, |f, labels| samples.decimal(labels, millionths(f.ratio), PLACES));
+            },
         ),
-        "seconds",
+        "ratio",
+    ),
+    metric(
+        "gpuprobe_calls_estimated",
+        Kind::Counter,
+        FUNCTION,
+        "The part of gpuprobe_calls_total of a sampled function that was added by scaling.",
+        |snapshot, samples| each(snapshot, |f, labels| samples.number(labels, f.estimated_calls as u64)),
+    ),
+    metric(
+        "gpuprobe_calls_standard_error",
+        Kind::Gauge,
+        FUNCTION,
+        "The standard error of gpuprobe_calls_total of a sampled function, over all processes since the start. The true \
+         number is within 1.96 standard errors in 95 of 100 cases.",
+        |snapshot, samples| {
+            each(snapshot, |f, labels| samples.number(labels, f.standard_error.ceil() as u64))
+        },
+    ),
+    metric(
+        "gpuprobe_calls_variance",
+        Kind::Counter,
+        FUNCTION,
+        "The square of the standard error, up to the last finished stratum: the root of its increase is the standard \
+         error of the calls in a time window.",
+        |snapshot, samples| each(snapshot, |f, labels| samples.number(labels, f.variance as u64)),
     ),
 ];
 
@@ -71,13 +91,17 @@ fn of(snapshot: &Snapshot, then: impl FnOnce(&BudgetReport)) {
 }
 
 fn ratio(samples: &mut Samples, ratio: f64) {
-    // converting a float to an integer saturates
-    samples.decimal(&[], (ratio * 1e6).round() as u64, PLACES);
+    samples.decimal(&[], millionths(ratio), PLACES);
 }
 
-fn each(snapshot: &Snapshot, mut then: impl FnMut(&UnprobedFunction, &[&str])) {
+fn millionths(ratio: f64) -> u64 {
+    // converting a float to an integer saturates
+    (ratio * 1e6).round() as u64
+}
+
+fn each(snapshot: &Snapshot, mut then: impl FnMut(&SampledFunction, &[&str])) {
     of(snapshot, |budget| {
-        budget.unprobed.iter().for_each(|f| then(f, &[f.api.as_str(), f.function]));
+        budget.sampled.iter().for_each(|f| then(f, &[f.api.as_str(), f.function]));
     });
 }
 

@@ -24,11 +24,12 @@ pub(super) fn begin_process(samples: &mut Samples, process: &ProcessSnapshot) {
 
 /// Begins the series of a process by its pid, name and container.
 pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, container: Option<&Container>) {
-    let id = container.map_or("", |container| &container.id);
-    let pod = container.and_then(|container| container.pod.as_ref());
-    let [container, pod, namespace] =
-        pod.map_or([""; 3], |pod| [&pod.container, &pod.name, &pod.namespace].map(String::as_str));
-    samples.set_first_labels(&[&pid.to_string(), name, id, container, pod, namespace]);
+    samples.set_process(samples.plan().series_of(pid, name, container).labels(), "");
+}
+
+/// Whether a process shares its series with no other.
+fn has_own(samples: &Samples, pid: Tgid, name: &str, container: Option<&Container>) -> bool {
+    samples.plan().series_of(pid, name, container).bounded().is_none()
 }
 
 /// The labels `gpu` and `numbering`.
@@ -64,8 +65,10 @@ pub(super) fn each_site<'a>(
 ) {
     for process in processes.filter(|p| !p.has_exited) {
         begin_named(samples, process.pid, &process.name, process.container.as_ref());
+        let has_own = has_own(samples, process.pid, &process.name, process.container.as_ref());
         let mut put = |label: &str, n| samples.number(&[label], n);
-        let (shown, others): (Vec<_>, Vec<_>) = process.call_sites.iter().partition(|site| site.has_series);
+        let (shown, others): (Vec<_>, Vec<_>) =
+            process.call_sites.iter().partition(|site| site.has_series && has_own);
         site_labels(&shown).iter().zip(&shown).for_each(|(label, site)| put(label, value(site)));
         others.iter().for_each(|site| put(OTHER, value(site)));
         put(OTHER, rest(&process.other));
@@ -102,7 +105,7 @@ pub(super) fn peak(snapshot: &Snapshot, samples: &mut Samples) {
     for process in snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none() && !p.memory.live.is_empty())
     {
         begin_process(samples, process);
-        samples.number(&[], process.memory.peak_bytes);
+        samples.at_least(&[], process.memory.peak_bytes, 0);
     }
 }
 
@@ -115,7 +118,7 @@ pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
         for gap in &process.gpu_ops.gaps.longest {
             let (after, meanwhile) = (gap.kind.as_str(), gap.meanwhile.unwrap_or("none"));
             if written.insert((after, meanwhile)) {
-                samples.nanoseconds(&[after, meanwhile], gap.ns);
+                samples.at_least(&[after, meanwhile], gap.ns, 9);
             }
         }
     }
@@ -124,7 +127,7 @@ pub(super) fn longest_gaps(snapshot: &Snapshot, samples: &mut Samples) {
 pub(super) fn pending_calls(snapshot: &Snapshot, samples: &mut Samples) {
     for call in &snapshot.pending {
         begin_named(samples, call.pid, &call.name, call.container.as_ref());
-        samples.nanoseconds(&[call.function], call.age_ns);
+        samples.at_least(&[call.function], call.age_ns, 9);
     }
 }
 

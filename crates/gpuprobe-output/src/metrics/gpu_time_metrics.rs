@@ -6,7 +6,7 @@ use gpuprobe_analysis::launches::OTHER_KERNELS;
 
 use super::collect::gpu_labels;
 use super::metric::{Kind, Metric, metric, with_unit};
-use super::process_counters::shown;
+use super::process_series::shown;
 use super::samples::Samples;
 
 pub(super) const METRICS: &[Metric] = &[

@@ -3,7 +3,8 @@
 use std::fmt::{Arguments, Write};
 
 /// Labels that are omitted if they have no value, as most do. An omitted label means the same as an empty one.
-const OPTIONAL: [&str; 6] = ["container_id", "container", "pod", "namespace", "numbering", "uuid"];
+const OPTIONAL: [&str; 9] =
+    ["pid", "process", "container_id", "container", "pod", "namespace", "ended", "numbering", "uuid"];
 
 /// Appends `name="value",...` to a set of labels that begins at `start`.
 pub(super) fn push(out: &mut String, start: usize, names: &[&str], values: &[&str]) {
@@ -23,7 +24,7 @@ pub(super) fn push(out: &mut String, start: usize, names: &[&str], values: &[&st
 
 /// A label's value without control characters. The formats allow them, but a NUL ends the text for some readers, so one
 /// process could hide all others by its name. Line feeds stay, because they can be escaped.
-pub(super) fn clean(value: &str) -> String {
+pub(crate) fn clean(value: &str) -> String {
     value.chars().map(cleaned).collect()
 }
 

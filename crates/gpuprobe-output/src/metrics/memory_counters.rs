@@ -2,7 +2,7 @@
 
 use gpuprobe_analysis::snapshot::MemoryCounts;
 
-use super::process_counters::ProcessTotals;
+use super::process_totals::ProcessTotals;
 use super::samples::Samples;
 
 fn memory(totals: &ProcessTotals<'_>, samples: &mut Samples, value: impl Fn(&MemoryCounts) -> u64) {

@@ -2,7 +2,8 @@
 
 use super::metric::{Kind, Metric, PROCESS, metric, process_labels, with_unit};
 use super::{
-    budget_metrics, collect, gpu_time_metrics, nvml_metrics, process_counters, self_metrics, tensor_metrics,
+    budget_metrics, collect, gpu_time_metrics, histograms, nvml_metrics, process_counters, self_metrics,
+    tensor_metrics,
 };
 
 /// `gpu` is the host's number of a GPU. If that is unknown it is the process's own number, and `numbering` says so.
@@ -13,13 +14,12 @@ const SITE: &[&str] = process_labels!["site"];
 
 /// All metrics, in the order in which they are written.
 pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    let of_processes =
-        |which: usize| process_counters::METRICS.iter().filter_map(move |both| both.get(which));
-    of_processes(0)
+    let of_processes = process_counters::METRICS.iter();
+    of_processes
+        .chain(histograms::METRICS)
         .chain(nvml_metrics::METRICS)
         .chain(self_metrics::METRICS)
         .chain(budget_metrics::METRICS)
-        .chain(of_processes(1))
         .chain(tensor_metrics::METRICS)
         .chain(gpu_time_metrics::METRICS)
         .chain(METRICS)
@@ -80,7 +80,7 @@ const METRICS: &[Metric] = &[
             "gpuprobe_memory_peak_bytes",
             Kind::Gauge,
             PROCESS,
-            "The most bytes that were live at the same time.",
+            "The most bytes that were live at the same time; of several processes, the most of one.",
             collect::peak,
         ),
         "bytes",

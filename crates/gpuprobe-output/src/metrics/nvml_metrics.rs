@@ -2,6 +2,7 @@
 
 use gpuprobe_analysis::{GpuUser, Snapshot};
 use gpuprobe_event::GpuState;
+use gpuprobe_event::gpu_activity::Activity;
 use gpuprobe_event::gpu_state::{Clock, EccErrors, Engine, THROTTLE_REASONS};
 
 use super::collect::{begin_named, begin_process};
@@ -100,6 +101,23 @@ pub(super) const METRICS: &[Metric] = &[
         &["gpu", "uuid", "name", "reason"],
         "Whether the clocks are reduced for this reason.",
         throttled,
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_gpu_activity_ratio",
+            Kind::Gauge,
+            &["gpu", "uuid", "name", "part"],
+            "How much a part of the GPU was used since the reading before, of what is possible, by GPM (Hopper and later).",
+            activity,
+        ),
+        "ratio",
+    ),
+    metric(
+        "gpuprobe_gpu_traffic_bytes_per_second",
+        Kind::Gauge,
+        &["gpu", "uuid", "name", "link", "direction"],
+        "PCIe and NVLink traffic since the reading before, by GPM (Hopper and later).",
+        traffic,
     ),
     metric(
         "gpuprobe_gpu_pcie_bytes_per_second",
@@ -257,6 +275,23 @@ fn throttled(snapshot: &Snapshot, samples: &mut Samples) {
         let Some(bits) = state.throttled else { return };
         for (reason, bit) in THROTTLE_REASONS {
             samples.number(&[gpu, uuid, name, reason], (bits & bit != 0).into());
+        }
+    });
+}
+
+fn activity(snapshot: &Snapshot, samples: &mut Samples) {
+    each_of(snapshot, |[gpu, uuid, name], state| {
+        for (part, share) in state.activity.iter().flat_map(Activity::shares) {
+            samples.decimal(&[gpu, uuid, name, part.as_str()], share.millionths().into(), 6);
+        }
+    });
+}
+
+fn traffic(snapshot: &Snapshot, samples: &mut Samples) {
+    each_of(snapshot, |[gpu, uuid, name], state| {
+        for (traffic, rate) in state.activity.iter().flat_map(Activity::traffic) {
+            let (link, direction) = traffic.labels();
+            samples.number(&[gpu, uuid, name, link, direction], rate);
         }
     });
 }

@@ -1,298 +1,232 @@
-//! Counters of processes: per process while it is shown, and summed by name after it has exited. Each row of the table
-//! defines both metrics, so that together they always count everything.
+//! Counters of processes. [`process_series`](super::process_series) says which series they have.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use gpuprobe_analysis::function_counts::OTHER;
 use gpuprobe_analysis::launches::OTHER_KERNELS;
-use gpuprobe_analysis::snapshot::{Failure, FunctionCounts, MemoryCounts};
-use gpuprobe_analysis::{CudaKernelSeries, Gaps, GpuOps, Snapshot};
-use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory, LATENCY_BUCKETS};
-use gpuprobe_event::cut::cut;
+use gpuprobe_analysis::snapshot::FunctionCounts;
+use gpuprobe_analysis::{CudaKernelSeries, GapTotals, Gaps};
+use gpuprobe_event::counters::{CommandTotals, CopyTotals, GapKind, HostMemory};
 use gpuprobe_event::{DeviceTime, Moved};
 
-use super::collect::begin_process;
 use super::memory_counters;
-use super::metric::{Kind, Metric, process_labels};
-use super::samples::{Distribution, Samples};
-
-/// Longer names of CUDA kernels are cut: names made from templates are far too long for a scrape.
-const MOST_NAME: usize = 200;
-
-/// The totals of one process, or of all exited processes of one name.
-pub(super) struct ProcessTotals<'a> {
-    functions: &'a [FunctionCounts],
-    failures: &'a [Failure],
-    /// `None` if they allocated and freed nothing.
-    pub(super) memory: Option<&'a MemoryCounts>,
-    gpu_ops: &'a GpuOps,
-    /// Whether tensors are accounted for.
-    pub(super) has_tensors: bool,
-}
-
-fn of_processes(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
-    for process in &snapshot.processes {
-        begin_process(samples, process);
-        let memory = (!process.memory.live.is_empty()).then_some(&process.memory);
-        let (functions, failures) = (&process.functions, &process.failures);
-        let (gpu_ops, has_tensors) = (&process.gpu_ops, snapshot.has_tensors);
-        collect(&ProcessTotals { functions, failures, memory, gpu_ops, has_tensors }, samples);
-    }
-}
-
-fn of_past(snapshot: &Snapshot, samples: &mut Samples, collect: fn(&ProcessTotals<'_>, &mut Samples)) {
-    for past in &snapshot.past {
-        samples.set_first_labels(&[&past.name]);
-        let memory = (past.memory != MemoryCounts::default()).then_some(&past.memory);
-        let (functions, failures) = (&past.functions, &past.failures);
-        let (gpu_ops, has_tensors) = (&past.gpu_ops, snapshot.has_tensors);
-        collect(&ProcessTotals { functions, failures, memory, gpu_ops, has_tensors }, samples);
-    }
-}
-
-/// A metric of processes and its sum over exited ones: name, kind, unit, further labels, help, and how it is collected.
-/// Sums over exited processes have no labels for pid and container, because these grow without bound.
-macro_rules! process_metric {
-    ($name:literal, $kind:ident, $unit:expr, [$($label:literal),*], $help:literal, $collect:path) => {
-        [
-            Metric {
-                family: concat!("gpuprobe_", $name),
-                kind: Kind::$kind,
-                unit: $unit,
-                help: $help,
-                labels: process_labels![$($label),*],
-                collect: |snapshot, samples| of_processes(snapshot, samples, $collect),
-            },
-            Metric {
-                family: concat!("gpuprobe_exited_", $name),
-                kind: Kind::$kind,
-                unit: $unit,
-                help: concat!($help, " Sum over processes that exited and no longer have series of their own."),
-                labels: &["process", $($label),*],
-                collect: |snapshot, samples| of_past(snapshot, samples, $collect),
-            },
-        ]
-    };
-}
+use super::metric::{Collect, Kind, Metric, counter_labels};
+use super::process_series::shown;
+use super::process_totals::ProcessTotals;
+use super::samples::Samples;
 
 const BYTES: Option<&str> = Some("bytes");
 const SECONDS: Option<&str> = Some("seconds");
 
-pub(super) const METRICS: &[[Metric; 2]] = &[
-    process_metric!(
-        "calls",
-        Counter,
-        None,
-        ["api", "function"],
-        "Calls of a GPU API function that returned.",
-        calls
-    ),
-    process_metric!(
-        "call_duration_seconds",
-        Histogram,
+/// A counter of processes: name, unit, further labels, help, and how it is collected from a process.
+macro_rules! process_counter {
+    ($name:literal, $unit:expr, [$($label:literal),*], $help:literal, $collect:path) => {
+        Metric {
+            family: concat!("gpuprobe_", $name),
+            kind: Kind::Counter,
+            unit: $unit,
+            help: $help,
+            labels: counter_labels![$($label),*],
+            collect: Collect::Process($collect),
+        }
+    };
+}
+
+pub(super) const METRICS: &[Metric] = &[
+    process_counter!("calls", None, ["api", "function"], "Calls of a GPU API function that returned.", calls),
+    process_counter!(
+        "call_seconds",
         SECONDS,
         ["api", "function"],
-        "Time inside a call, as its caller saw it; not the time of the operation on the GPU.",
-        durations
+        "Time inside calls, as their caller saw it; not the time of the operations on the GPU.",
+        call_seconds
     ),
-    process_metric!(
+    process_counter!(
         "errors",
-        Counter,
         None,
         ["function", "error"],
-        "Calls that returned an error, by its name. Calls of the CUDA runtime count if they did not reach the CUDA driver, and only for functions that are not called all the time.",
+        "Calls that returned an error, by its name. Calls of the CUDA runtime count if they did not fail in the CUDA driver; docs/limits.md says which of them are seen.",
         errors
     ),
-    process_metric!(
+    process_counter!(
         "memory_allocated_bytes",
-        Counter,
         BYTES,
         [],
         "Bytes ever allocated.",
         memory_counters::allocated
     ),
-    process_metric!(
+    process_counter!(
         "memory_freed_bytes",
-        Counter,
         BYTES,
         [],
         "Bytes ever freed by a call, without the bytes that were live when the process exited.",
         memory_counters::freed
     ),
-    process_metric!(
+    process_counter!(
         "memory_freed_with_context_allocations",
-        Counter,
         None,
         [],
         "Allocations that ended with the context they were made in.",
         memory_counters::freed_with_context_allocations
     ),
-    process_metric!(
+    process_counter!(
         "memory_freed_with_context_bytes",
-        Counter,
         BYTES,
         [],
         "Bytes that ended with the context they were allocated in.",
         memory_counters::freed_with_context_bytes
     ),
-    process_metric!(
+    process_counter!(
         "memory_replaced",
-        Counter,
         None,
         [],
         "Addresses that were allocated again while they were live: their frees were not seen.",
         memory_counters::replaced
     ),
-    process_metric!(
+    process_counter!(
         "memory_unknown_frees",
-        Counter,
         None,
         [],
         "Frees of memory whose allocation was not seen, for example because it was before the probes were attached.",
         memory_counters::unknown_frees
     ),
-    process_metric!(
+    process_counter!(
         "out_of_memory",
-        Counter,
         None,
         [],
         "Allocations of tensors for which a GPU had no room, as frameworks report them (`--tensors`).",
         memory_counters::out_of_memory
     ),
-    process_metric!(
+    process_counter!(
         "kernel_launches",
-        Counter,
         None,
         ["kernel"],
         "Launches of the CUDA kernels that a process launched most, and of all others together, without kernels of graphs.",
         kernel_launches
     ),
-    process_metric!("graph_launches", Counter, None, [], "Launches of graphs.", graph_launches),
-    process_metric!(
+    process_counter!(
+        "kernel_launches_without_return",
+        None,
+        [],
+        "Launches whose return was not probed: their time is that of a similar launch, and they are taken to have succeeded.",
+        launches_without_return
+    ),
+    process_counter!("graph_launches", None, [], "Launches of graphs.", graph_launches),
+    process_counter!(
         "graph_kernels_derived",
-        Counter,
         None,
         ["kernel"],
         "CUDA kernels run by launches of graphs: not seen, but derived from how the graphs were made.",
         graph_kernels
     ),
-    process_metric!(
+    process_counter!(
         "graph_kernels_disabled",
-        Counter,
         None,
         [],
         "CUDA kernels of disabled nodes of launched graphs: they did not run.",
         disabled_kernels
     ),
-    process_metric!(
+    process_counter!(
         "graph_conditional_nodes",
-        Counter,
         None,
         [],
         "Conditional nodes of launched graphs: whether their CUDA kernels ran is not known.",
         conditional_nodes
     ),
-    process_metric!(
+    process_counter!(
         "graph_launches_unknown",
-        Counter,
         None,
         [],
         "Launches of graphs that were not completely observed: not all their CUDA kernels are among the derived ones.",
         unknown_graphs
     ),
-    process_metric!(
+    process_counter!(
         "copy_bytes",
-        Counter,
         BYTES,
         ["kind", "mode"],
         "Bytes copied, by direction and by whether the call waits for the copy.",
         copy_bytes
     ),
-    process_metric!("copies", Counter, None, ["kind", "mode"], "Copies and memsets.", copies),
-    process_metric!(
+    process_counter!("copies", None, ["kind", "mode"], "Copies and memsets.", copies),
+    process_counter!(
         "copy_seconds",
-        Counter,
         SECONDS,
         ["kind", "mode"],
         "Time inside calls that wait for their copy, including everything else they wait for.",
         copy_seconds
     ),
-    process_metric!(
+    process_counter!(
         "copy_host_bytes",
-        Counter,
         BYTES,
         ["kind", "memory"],
         "Bytes copied from or to host memory, by its kind: pageable memory is copied twice.",
         copy_host_bytes
     ),
-    process_metric!(
-        "stream_gap_seconds",
-        Histogram,
-        SECONDS,
+    process_counter!(
+        "stream_gaps",
+        None,
         ["after"],
-        "Time in which nothing was launched on a stream: from the return of a synchronization or a launch to the next launch.",
+        "How often nothing was launched on a stream: from the return of a synchronization or a launch to the next launch.",
         gaps
     ),
-    process_metric!(
+    process_counter!(
+        "stream_idle_seconds",
+        SECONDS,
+        ["after"],
+        "Time in which nothing was launched on a stream: the sum of these gaps.",
+        idle_seconds
+    ),
+    process_counter!(
         "driver_ioctls",
-        Counter,
         None,
         ["device", "command"],
         "Ioctls on devices of the NVIDIA kernel module, by the commands that took most time and all others together; with --driver.",
         ioctls
     ),
-    process_metric!(
+    process_counter!(
         "driver_ioctl_errors",
-        Counter,
         None,
         ["device", "command"],
         "Ioctls that failed, according to errno or to the status of the NVIDIA kernel module; with --driver.",
         ioctl_errors
     ),
-    process_metric!(
+    process_counter!(
         "driver_seconds",
-        Counter,
         SECONDS,
         ["device", "command"],
         "Time inside ioctls on devices of the NVIDIA kernel module; with --driver.",
         ioctl_seconds
     ),
-    process_metric!(
+    process_counter!(
         "unified_faults",
-        Counter,
         None,
         ["processor"],
         "Faults of unified memory, by the processor that accessed it; with --driver, if functions of the NVIDIA kernel module can be probed.",
         unified_faults
     ),
-    process_metric!(
+    process_counter!(
         "unified_migrations",
-        Counter,
         None,
         ["kind"],
         "Migrations of unified memory, by direction; with --driver, if functions of the NVIDIA kernel module can be probed.",
         unified_migrations
     ),
-    process_metric!(
+    process_counter!(
         "unified_migrated_bytes",
-        Counter,
         BYTES,
         ["kind"],
         "Bytes of unified memory that were migrated; with --driver, if functions of the NVIDIA kernel module can be probed.",
         unified_bytes
     ),
-    process_metric!(
+    process_counter!(
         "calls_in_driver",
-        Counter,
         None,
         ["api", "function"],
         "Calls of a GPU API function that entered the NVIDIA kernel module by ioctl, mmap, open or poll; with --driver.",
         calls_in_driver
     ),
-    process_metric!(
+    process_counter!(
         "call_driver_seconds",
-        Counter,
         SECONDS,
         ["api", "function"],
         "The part of the time inside calls that was spent in the NVIDIA kernel module; with --driver.",
@@ -302,7 +236,11 @@ pub(super) const METRICS: &[[Metric; 2]] = &[
 
 fn each_command(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], CommandTotals)) {
     let asked = &totals.gpu_ops.requests;
-    asked.named().for_each(|(device, name, command)| then(&[device.as_str(), name], command));
+    for (device, name, command) in asked.named() {
+        let has_series = totals.bounded.is_none_or(|bounded| bounded.has_command(device.as_str(), name));
+        let labels = if has_series { [device.as_str(), name] } else { ["", OTHER] };
+        then(&labels, command);
+    }
     if asked.other() != CommandTotals::default() {
         then(&["", OTHER], asked.other());
     }
@@ -365,17 +303,15 @@ fn calls(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     totals.functions.iter().for_each(|f| samples.number(&[f.api.as_str(), f.function], f.calls));
 }
 
-fn durations(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    // the time of calls that are only counted at entry is unknown
-    let is_timed = |f: &&FunctionCounts| f.calls == 0 || f.latency.iter().any(|n| *n > 0);
-    for f in totals.functions.iter().filter(|f| !f.is_instant).filter(is_timed) {
-        samples.histogram(&[f.api.as_str(), f.function], &distribution(&f.latency, f.total_ns));
+fn call_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    for f in totals.functions.iter().filter(|f| is_timed(f)) {
+        samples.nanoseconds(&[f.api.as_str(), f.function], f.total_ns);
     }
 }
 
-/// The count is the sum of the buckets, because a histogram must add up although rows change while they are read.
-fn distribution(buckets: &[u64; LATENCY_BUCKETS], sum_ns: u64) -> Distribution {
-    Distribution { latency: *buckets, sum_ns, count: buckets.iter().sum() }
+/// Whether the time of calls is known: not if they are only counted at entry.
+pub(super) fn is_timed(function: &FunctionCounts) -> bool {
+    !function.is_instant && (function.calls == 0 || function.latency.iter().any(|n| *n > 0))
 }
 
 /// Failures by name, and under [`OTHER`] those for which the BPF table had no room.
@@ -395,17 +331,23 @@ fn errors(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     }
 }
 
-/// A name, cut if it is too long.
-pub(super) fn shown(kernel: &str) -> Cow<'_, str> {
-    cut(kernel, MOST_NAME)
-}
-
 fn kernel_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    by_kernel(&totals.gpu_ops.launched, samples);
+    by_kernel(totals, &totals.gpu_ops.launched, samples);
 }
 
-fn by_kernel(series: &CudaKernelSeries, samples: &mut Samples) {
-    series.named().for_each(|(kernel, launches)| samples.number(&[&shown(kernel)], launches));
+fn launches_without_return(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    let kernels = &totals.gpu_ops.kernels;
+    if kernels.iter().any(|kernel| kernel.totals.launches > 0) {
+        samples.number(&[], kernels.iter().map(|kernel| kernel.totals.unprobed_returns).sum());
+    }
+}
+
+fn by_kernel(totals: &ProcessTotals<'_>, series: &CudaKernelSeries, samples: &mut Samples) {
+    for (kernel, launches) in series.named() {
+        let has_series = totals.bounded.is_none_or(|bounded| bounded.has_kernel(kernel));
+        let label = if has_series { shown(kernel) } else { OTHER_KERNELS.into() };
+        samples.number(&[&label], launches);
+    }
     if series.other() > 0 {
         samples.number(&[OTHER_KERNELS], series.other());
     }
@@ -422,7 +364,7 @@ fn graph_launches(totals: &ProcessTotals<'_>, samples: &mut Samples) {
 }
 
 fn graph_kernels(totals: &ProcessTotals<'_>, samples: &mut Samples) {
-    by_kernel(&totals.gpu_ops.graph_kernels, samples);
+    by_kernel(totals, &totals.gpu_ops.graph_kernels, samples);
 }
 
 /// A value that most processes do not have.
@@ -473,12 +415,19 @@ fn copy_host_bytes(totals: &ProcessTotals<'_>, samples: &mut Samples) {
     }
 }
 
-fn gaps(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+fn each_gaps(totals: &ProcessTotals<'_>, mut then: impl FnMut(&[&str], &GapTotals)) {
     let Gaps { after_sync, after_launch, .. } = &totals.gpu_ops.gaps;
     for (kind, gaps) in [(GapKind::AfterSync, after_sync), (GapKind::AfterLaunch, after_launch)] {
-        let distribution = distribution(&gaps.lengths, gaps.total_ns);
-        if distribution.count > 0 {
-            samples.histogram(&[kind.as_str()], &distribution);
+        if gaps.lengths.iter().any(|n| *n > 0) {
+            then(&[kind.as_str()], gaps);
         }
     }
+}
+
+fn gaps(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_gaps(totals, |labels, gaps| samples.number(labels, gaps.lengths.iter().sum()));
+}
+
+fn idle_seconds(totals: &ProcessTotals<'_>, samples: &mut Samples) {
+    each_gaps(totals, |labels, gaps| samples.nanoseconds(labels, gaps.total_ns));
 }

@@ -16,11 +16,26 @@ All metrics of `gpuprobe daemon`. This page is generated from the list that the 
 a feature is off, if a GPU does not report a value, or if no process uses CUDA.
 
 `/metrics` answers in the Prometheus text format, or in OpenMetrics if the client accepts it. Names are the same in
-both. A histogram has the series `_bucket`, `_sum` and `_count`. Gauges of a process end when it exits. Its counters
-stay for five minutes, so that the last scrape sees them, and are then summed by name in `gpuprobe_exited_*`. A process
-that executes its own program again, or gets the pid and the name of an exited process, continues the same series.
-Such a series is the sum of all of these processes, and moves to the sums by name when the last of them exits, so no
-counter falls while it is served.
+both. A histogram has the series `_bucket`, `_sum` and `_count`, and is over all processes of the host.
+
+## Processes
+
+At most 100 running processes (`--max-series-processes`) have series of their own, with a `pid`: those with the most live
+memory, then those with the most calls. Series are chosen again every five minutes (`--keep-exited`). All other processes
+share series without a `pid`, by name. With `--aggregate name`, `container` or `pod`, all processes with these labels in
+common share series.
+
+Gauges of a process end when it exits. Its counters stay for five minutes, so that the last scrape sees them. Then they
+move to a series with the label `ended` and without a `pid`: the sum over all series of this name that have ended. Each
+time it rises it gets another value of `ended`, so that `rate()` does not count the same calls again. So
+
+- `sum(gpuprobe_calls_total)` is always the number of all calls, and does not fall when a process exits;
+- `sum(rate(gpuprobe_calls_total[5m]))` sees each call once, except those from before the first scrape of a process. If the
+  endpoint is scraped regularly, processes that exit before their first scrape have no series of their own. They
+  count in the series of their name, and `rate()` sees them.
+
+A process that executes its own program again, or gets the pid and the name of an exited process, continues the same
+series.
 
 `gpuprobe_call_pending_seconds` knows the functions whose entry and return are probed. By default these are the waits,
 copies, launches and allocations of the CUDA driver, and NCCL's functions that make and end communicators. With
@@ -47,7 +62,10 @@ const LABELS: &[(&str, &str)] = &[
         "api",
         "The API of the function: `driver` (libcuda), `runtime` (libcudart), `kernel` (ioctl, mmap, open and poll on devices of the NVIDIA kernel module, and functions of the Linux kernel), or `hook`: a function that the user has named.",
     ),
-    ("cause", "Why something was lost; `docs/performance.md` says what to do about some causes."),
+    (
+        "cause",
+        "Why something was lost; `docs/performance.md` and `docs/otlp.md` say what to do about some causes.",
+    ),
     ("clock", "The clock of the GPU."),
     ("code", "The HTTP status of an answer."),
     (
@@ -61,6 +79,10 @@ const LABELS: &[(&str, &str)] = &[
         "The kind of device file: `nvidiactl`, `nvidia` (GPUs), `nvidia-uvm`; empty for the sum of other commands.",
     ),
     ("direction", "To or from the GPU."),
+    (
+        "ended",
+        "When series of processes ended and their counters were added to this sum, in seconds since 1970; see above.",
+    ),
     ("engine", "The engine of a GPU: compute, memory, encoder, decoder."),
     ("error", "The name of the error in CUDA's headers."),
     ("function", "The function of the API, without the suffixes of variants that are the same call."),
@@ -74,6 +96,7 @@ const LABELS: &[(&str, &str)] = &[
         "Of memory: `device`, `pool`, `managed`, `pinned`, `vmm` or `array`; of a copy: its direction, or `memset`.",
     ),
     ("library", "The file that is probed."),
+    ("link", "`pcie` or `nvlink`."),
     ("meanwhile", "The longest call of the launching thread during the gap; `none` if it made no call."),
     (
         "memory",
@@ -86,9 +109,16 @@ const LABELS: &[(&str, &str)] = &[
         "numbering",
         "`process` if the GPU of the host is not known: `gpu` is then the number that the process uses.",
     ),
+    (
+        "part",
+        "The part of a GPU: `graphics` (any engine for compute or graphics), `sm` (multiprocessors with at least one warp), `sm_occupancy` (warps), `tensor` (tensor cores, also by the type of their numbers: `tensor_fp64`, `tensor_fp16`, `tensor_integer`), `dram` (bandwidth), `fp64`, `fp32`, `fp16`, `integer`.",
+    ),
     ("path", "The requested HTTP path."),
     ("pci", "The PCI address."),
-    ("pid", "The pid of the process, in the pid namespace of gpuprobe."),
+    (
+        "pid",
+        "The pid of the process, in the pid namespace of gpuprobe. Omitted for the sum over processes without series of their own.",
+    ),
     ("pod", "The Kubernetes pod of the process."),
     ("process", "The name of the process in the Linux kernel."),
     ("processor", "The processor that accessed unified memory that was elsewhere: `cpu` or `gpu`."),
@@ -96,7 +126,12 @@ const LABELS: &[(&str, &str)] = &[
         "reason",
         "The reason: why a file or a function of the Linux kernel is not probed, why the clocks of a GPU are reduced, or why a connection was refused.",
     ),
+    (
+        "result",
+        "The result of a request: `accepted`, `busy` (the receiver asked to send it again), `refused`, or `unreachable` (no connection, or no answer in time).",
+    ),
     ("severity", "Whether an error was corrected."),
+    ("signal", "`metrics` or `logs`."),
     ("site", "The call site: function and line, and the caller if that is ambiguous; `other` is the rest."),
     (
         "source",

@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
+use std::sync::Arc;
 
 use gpuprobe_event::counters::LATENCY_BUCKETS;
 
 use super::labels;
+use super::process_series::{ProcessLabels, SeriesPlan};
 
 /// A histogram with the buckets of the BPF tables, see [`LATENCY_BUCKETS`]. The counts arrive already in buckets, so a
 /// histogram crate would have nothing to add.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Distribution {
+pub(crate) struct Distribution {
     pub(super) latency: [u64; LATENCY_BUCKETS],
-    pub(super) sum_ns: u64,
-    pub(super) count: u64,
+    pub(crate) sum_ns: u64,
+    pub(crate) count: u64,
 }
 
 impl Distribution {
@@ -32,7 +34,7 @@ enum Value {
 
 /// A value to be written.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Series<'a> {
+pub(crate) enum Series<'a> {
     /// A number and its decimal places.
     Decimal(u64, u8),
     Histogram(&'a Distribution),
@@ -45,7 +47,7 @@ pub(super) enum Series<'a> {
 /// A busy host has tens of thousands of series for a metric, so they are kept in a few blocks of memory, which the next
 /// metric reuses.
 #[derive(Debug, Default)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     names: &'static [&'static str],
     /// The first labels of all following series, as text, and their number.
     first: (String, usize),
@@ -56,9 +58,20 @@ pub(super) struct Samples {
     /// Indices of series by the hash of their labels, or by the next free number after a collision.
     known: HashMap<u64, usize>,
     hasher: RandomState,
+    /// Which processes have series of their own.
+    plan: Arc<SeriesPlan>,
 }
 
 impl Samples {
+    /// Without series, for metrics with the series of this plan.
+    pub(super) fn new(plan: Arc<SeriesPlan>) -> Self {
+        Self { plan, ..Self::default() }
+    }
+
+    pub(super) fn plan(&self) -> Arc<SeriesPlan> {
+        Arc::clone(&self.plan)
+    }
+
     /// Begins a metric whose labels have these names.
     pub(super) fn begin(&mut self, names: &'static [&'static str]) {
         self.names = names;
@@ -78,12 +91,21 @@ impl Samples {
         labels::push(text, 0, self.names, labels);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Sets the first labels of all following series to those of a process, or of several. `ended` is a label of
+    /// counters only.
+    pub(super) fn set_process(&mut self, process: &ProcessLabels, ended: &str) {
+        let [pid, name, id, container, pod, namespace] = &process.0;
+        let labels = [pid, name, id, container, pod, namespace, ended];
+        let count = if self.names.contains(&"ended") { labels.len() } else { labels.len() - 1 };
+        self.set_first_labels(&labels[..count]);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.series.is_empty()
     }
 
     /// The labels and values of all series.
-    pub(super) fn series(&self) -> impl Iterator<Item = (&str, Series<'_>)> {
+    pub(crate) fn series(&self) -> impl Iterator<Item = (&str, Series<'_>)> {
         self.series.iter().filter_map(|(labels, value)| {
             let value = match *value {
                 Value::Decimal(n, places) => Series::Decimal(n, places),
@@ -91,6 +113,35 @@ impl Samples {
             };
             Some((self.text.get(labels.clone())?, value))
         })
+    }
+
+    /// The labels and values of all series that are numbers, without their decimal places.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.series().filter_map(|(labels, value)| match value {
+            Series::Decimal(n, _) => Some((labels, n)),
+            Series::Histogram(_) => None,
+        })
+    }
+
+    /// Adds a number that may be negative to a series, whose further labels are text already.
+    pub(super) fn add_signed(&mut self, labels: &str, n: i128, places: u8) {
+        let start = self.text.len();
+        self.text.push_str(&self.first.0);
+        if !self.first.0.is_empty() && !labels.is_empty() {
+            self.text.push(',');
+        }
+        self.text.push_str(labels);
+        if let Value::Decimal(sum, _) = self.slot_of_text(start, Value::Decimal(0, places)) {
+            let value = i128::from(*sum).saturating_add(n).max(0);
+            *sum = u64::try_from(value).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Raises the number of a series to this one.
+    pub(super) fn at_least(&mut self, labels: &[&str], n: u64, places: u8) {
+        if let Value::Decimal(most, _) = self.slot(labels, Value::Decimal(0, places)) {
+            *most = n.max(*most);
+        }
     }
 
     pub(super) fn number(&mut self, labels: &[&str], n: u64) {
@@ -127,6 +178,11 @@ impl Samples {
         self.text.push_str(&self.first.0);
         let names = self.names.get(self.first.1..).unwrap_or_default();
         labels::push(&mut self.text, start, names, labels);
+        self.slot_of_text(start, empty)
+    }
+
+    /// The same for the labels that are at the end of the text.
+    fn slot_of_text(&mut self, start: usize, empty: Value) -> &mut Value {
         let range = start..self.text.len();
         let mut key = self.hasher.hash_one(&self.text[range.clone()]);
         let index = loop {

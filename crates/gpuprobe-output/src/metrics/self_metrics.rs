@@ -1,7 +1,7 @@
 //! Metrics of gpuprobe itself: its resources, under the names that every exporter uses, and the requests to its
-//! endpoint. They are read with the snapshot, so a scrape is counted in the next snapshot.
+//! endpoint and to a receiver of OTLP. They are read with the snapshot, so a scrape is counted in the next snapshot.
 
-use gpuprobe_analysis::{SelfMetrics, Snapshot};
+use gpuprobe_analysis::{Pushed, PushedItems, SelfMetrics, Snapshot};
 
 use super::metric::{Kind, Metric, metric, with_unit};
 use super::samples::Samples;
@@ -30,6 +30,34 @@ pub(super) const METRICS: &[Metric] = &[
         &["reason"],
         "Connections that ended before a complete answer, closed by gpuprobe or by the client.",
         refused,
+    ),
+    metric(
+        "gpuprobe_otlp_requests",
+        Kind::Counter,
+        &["signal", "result"],
+        "Requests that were sent to the receiver of OTLP (`--otlp`), by their result. A request that is sent again counts again.",
+        pushed_requests,
+    ),
+    metric(
+        "gpuprobe_otlp_delivered",
+        Kind::Counter,
+        &["signal"],
+        "Data points of metrics, or log records, that the receiver of OTLP took.",
+        |snapshot, samples| pushed_items(snapshot, samples, |pushed| &pushed.delivered),
+    ),
+    metric(
+        "gpuprobe_otlp_dropped",
+        Kind::Counter,
+        &["signal", "cause"],
+        "Data points of metrics, or log records, that were not delivered to the receiver of OTLP.",
+        dropped,
+    ),
+    metric(
+        "gpuprobe_otlp_waiting",
+        Kind::Gauge,
+        &["signal"],
+        "Data points of metrics, or log records, that wait until the receiver of OTLP takes them.",
+        |snapshot, samples| pushed_items(snapshot, samples, |pushed| &pushed.waiting),
     ),
     with_unit(
         metric(
@@ -111,5 +139,23 @@ fn requests(snapshot: &Snapshot, samples: &mut Samples) {
 fn refused(snapshot: &Snapshot, samples: &mut Samples) {
     for refused in &snapshot.served.refused {
         samples.number(&[refused.reason], refused.connections);
+    }
+}
+
+fn pushed_requests(snapshot: &Snapshot, samples: &mut Samples) {
+    for sent in snapshot.pushed.iter().flat_map(|pushed| &pushed.requests) {
+        samples.number(&[sent.signal, sent.result], sent.requests);
+    }
+}
+
+fn pushed_items(snapshot: &Snapshot, samples: &mut Samples, of: fn(&Pushed) -> &Vec<PushedItems>) {
+    for items in snapshot.pushed.iter().flat_map(of) {
+        samples.number(&[items.signal], items.items);
+    }
+}
+
+fn dropped(snapshot: &Snapshot, samples: &mut Samples) {
+    for items in snapshot.pushed.iter().flat_map(|pushed| &pushed.dropped) {
+        samples.number(&[items.signal, items.cause], items.items);
     }
 }

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::budget::ProcessCost;
 use gpuprobe_analysis::{
-    BudgetReport, LibraryProbes, LiveMemory, ProcessInfo, ProcessSnapshot, Rules, UnprobedFunction,
+    BudgetReport, LibraryProbes, LiveMemory, ProcessInfo, ProcessSnapshot, Rules, SampledFunction,
 };
 use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{Api, Frame, Losses, SiteId, Tgid};
@@ -105,13 +105,14 @@ fn no_two_call_sites_share_a_label() {
 }
 
 #[test]
-fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process() {
+fn a_budget_reports_its_share_the_sampled_functions_and_the_cost_of_each_process() {
     let process = ProcessSnapshot {
         pid: Tgid(7),
         instance: 3,
         name: "app".to_owned(),
         ns_pid: None,
         container: None,
+        uid: None,
         exited_at_ns: None,
         functions: Vec::new(),
         failures: Vec::new(),
@@ -119,18 +120,18 @@ fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process
         gpu_ops: Default::default(),
         allocations: Vec::new(),
     };
-    let unprobed = |function, is_unprobed, times| UnprobedFunction {
+    let sampled = |function, ratio| SampledFunction {
         api: Api::Driver,
         function,
-        is_unprobed,
-        times,
-        missed_ns: 2_500_000_000,
-        since_ns: 1_000_000_000,
+        ratio,
+        estimated_calls: 1000.0,
+        standard_error: 30.0,
+        variance: 899.0,
+        current_variance: 1.0,
     };
     let budget = BudgetReport {
-        start_unix: 0.0,
         share: Some(0.02),
-        unprobed: vec![unprobed("cuLaunchKernel", true, 3), unprobed("cuMemcpyHtoD_v2", false, 1)],
+        sampled: vec![sampled("cuLaunchKernel", 0.125), sampled("cuMemcpyHtoD_v2", 1.0)],
         processes: vec![ProcessCost { pid: 7, instance: 3, share: 0.0123456 }],
     };
     let snapshot = Snapshot { processes: vec![process.into()], budget: Some(budget), ..Snapshot::default() };
@@ -138,16 +139,20 @@ fn a_budget_reports_its_share_the_skipped_functions_and_the_cost_of_each_process
     for line in [
         "gpuprobe_budget_ratio 0.020000",
         "gpuprobe_probe_time_ratio{pid=\"7\",process=\"app\"} 0.012346",
-        "gpuprobe_functions_skipped 1",
-        "gpuprobe_function_skipped_total{api=\"driver\",function=\"cuLaunchKernel\"} 3",
-        "gpuprobe_function_skipped_total{api=\"driver\",function=\"cuMemcpyHtoD_v2\"} 1",
-        "gpuprobe_function_skipped_seconds_total{api=\"driver\",function=\"cuLaunchKernel\"} 2.500000000",
+        "gpuprobe_functions_sampled 1",
+        "gpuprobe_function_probed_ratio{api=\"driver\",function=\"cuLaunchKernel\"} 0.125000",
+        "gpuprobe_function_probed_ratio{api=\"driver\",function=\"cuMemcpyHtoD_v2\"} 1.000000",
+        "gpuprobe_calls_estimated_total{api=\"driver\",function=\"cuLaunchKernel\"} 1000",
+        "gpuprobe_calls_standard_error{api=\"driver\",function=\"cuLaunchKernel\"} 30",
+        "gpuprobe_calls_variance_total{api=\"driver\",function=\"cuLaunchKernel\"} 899",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}:\n{text}");
     }
     let display = crate::Classic::new(crate::Sections::ALL, 0).render(&snapshot);
-    let line =
-        "cuLaunchKernel: not counted from 1970-01-01 00:00:01 on (3 times, 2.5 s in all): over the budget";
+    let line = "cuLaunchKernel: probed 12.5% of the time: its figures (~) are estimates";
     assert!(display.lines().any(|l| l.starts_with(line)), "{display}");
-    assert!(!encode(&Snapshot::default(), Format::Prometheus).contains("_skipped"), "none without a budget");
+    assert!(
+        !encode(&Snapshot::default(), Format::Prometheus).contains("_estimated"),
+        "none without a budget"
+    );
 }

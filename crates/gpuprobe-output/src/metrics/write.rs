@@ -27,7 +27,9 @@ impl Format {
 
 /// Upper bounds of the written buckets as powers of two nanoseconds: 1 us to 1 s in factors of four. All 32 buckets of
 /// the BPF tables, for every function of every process, would be more than most Prometheus servers can keep.
-const BOUNDS: [usize; 11] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
+pub(crate) const BOUNDS: [usize; 11] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
+/// One bucket below each bound, and one above all of them.
+pub(crate) const BUCKETS: usize = BOUNDS.len() + 1;
 /// The bounds in seconds, as text.
 static LE: LazyLock<[String; BOUNDS.len()]> =
     LazyLock::new(|| BOUNDS.map(|bound| ((1_u64 << bound) as f64 / 1e9).to_string()));
@@ -64,6 +66,19 @@ fn head(out: &mut String, metric: &Metric, format: Format) {
     }
 }
 
+/// How many values of a distribution are between two bounds each.
+pub(crate) fn bucket_counts(distribution: &Distribution) -> [u64; BUCKETS] {
+    let (mut rest, mut from) = (distribution.latency.as_slice(), 0);
+    let mut bounds = BOUNDS.into_iter();
+    std::array::from_fn(|_| {
+        // bucket i of the BPF table ends at 2^(i+1) ns, so buckets below a bound are under 2^bound ns
+        let bound = bounds.next().unwrap_or(distribution.latency.len());
+        let (these, after) = rest.split_at((bound - from).min(rest.len()));
+        (rest, from) = (after, bound);
+        these.iter().fold(0_u64, |sum, n| sum.saturating_add(*n))
+    })
+}
+
 pub(super) fn kind_word(kind: Kind) -> &'static str {
     match kind {
         Kind::Counter => "counter",
@@ -73,7 +88,7 @@ pub(super) fn kind_word(kind: Kind) -> &'static str {
     }
 }
 
-pub(super) fn sample_name(metric: &Metric) -> String {
+pub(crate) fn sample_name(metric: &Metric) -> String {
     let suffix = match metric.kind {
         Kind::Counter => "_total",
         Kind::Info => "_info",
@@ -117,11 +132,9 @@ impl Writer<'_> {
         self.line.clear();
         let comma = if labels.is_empty() { "" } else { "," };
         put(&mut self.line, format_args!("{family}_bucket{{{labels}{comma}le=\""));
-        let (mut below, mut from) = (0_u64, 0);
-        for (bound, le) in BOUNDS.into_iter().zip(LE.iter()) {
-            // bucket i of the BPF table ends at 2^(i+1) ns, so buckets below `bound` are under 2^bound ns
-            below = distribution.latency[from..bound].iter().fold(below, |sum, n| sum.saturating_add(*n));
-            from = bound;
+        let mut below = 0_u64;
+        for (count, le) in bucket_counts(distribution).into_iter().zip(LE.iter()) {
+            below = below.saturating_add(count);
             self.bucket(le, below);
         }
         self.bucket("+Inf", distribution.count);

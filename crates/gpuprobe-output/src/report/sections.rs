@@ -13,6 +13,7 @@ use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
 use crate::kernel_name::short_names;
 use crate::out_of_memory;
+use crate::sampled::{MARK, recorded_line};
 use crate::summary::{AFTER_TEARDOWN, op_totals};
 use crate::units::{bytes, count, duration};
 
@@ -223,7 +224,8 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
         let class = Activity::of(f.class).as_str();
         put!(
             out,
-            "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            if f.estimated > 0 { MARK } else { "" },
             f.calls,
             if f.errors > 0 { " class=\"bad\"" } else { "" },
             f.errors,
@@ -347,6 +349,9 @@ pub(super) fn losses(out: &mut String, summary: &SummaryReport, source: &Source<
     }
     for skipped in source.end.iter().flat_map(|end| &end.skipped) {
         put!(out, "<li>not watched: {}</li>\n", escape(skipped));
+    }
+    for sampled in &summary.sampled {
+        put!(out, "<li>sampled: {}</li>\n", escape(&recorded_line(sampled)));
     }
     out.push_str("</ul>\n");
 }

@@ -46,7 +46,7 @@ fn differing(process: &DifferingProcess) -> String {
 
 /// `rank 3`; `local rank 3` if only its number on the host is known.
 pub(super) fn rank(rank: &Rank) -> String {
-    let local = if rank.variable.contains("LOCAL") { "local " } else { "" };
+    let local = if rank.is_local() { "local " } else { "" };
     format!("{local}rank {}", rank.number)
 }
 

@@ -4,6 +4,7 @@ use gpuprobe_analysis::{FunctionSummary, SummaryReport, TreeRow};
 
 use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line, name};
+use crate::sampled::MARK;
 use crate::units::{bytes, count, duration};
 
 /// The most functions that are named in the line about calls that did not return.
@@ -64,7 +65,7 @@ fn cells(row: &TreeRow) -> Vec<String> {
     let returned = f.calls > f.unobserved;
     vec![
         format!("{}{}", "  ".repeat(row.level), name(&f.name)),
-        f.calls.to_string(),
+        format!("{}{}", if f.estimated > 0 { MARK } else { "" }, f.calls),
         or_nothing(f.errors, |n| n.to_string()),
         time(returned.then_some(f.total_ns)),
         time(f.mean_ns()),

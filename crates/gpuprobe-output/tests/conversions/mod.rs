@@ -1,6 +1,7 @@
 //! Conversions of a whole trace.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod parquet;
 mod wire;
 
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ pub(crate) fn convert(trace: &str, target: Target) -> (Vec<u8>, Converted, u64) 
 
 fn text(target: Target) -> String {
     let (out, converted, damaged) = convert(SAMPLE, target);
-    assert_eq!(converted, Converted { calls: 21, unfinished: 2, moved: 0 });
+    assert_eq!(converted, Converted { calls: 21, unfinished: 2, ..Converted::default() });
     assert_eq!(damaged, 1);
     String::from_utf8(out).unwrap()
 }

@@ -29,6 +29,7 @@ impl Calls {
             parent: None,
             depth: 0,
             nested: false,
+            weight: 1,
             start_ns: id * 1_001_017,
             outcome: Outcome::Returned {
                 value: status.cast_unsigned(),
@@ -222,6 +223,7 @@ fn changes() -> Vec<Event> {
             ns_pid: None,
             container: container.map(Into::into),
             exit_status,
+            rank: None,
             live: Vec::new(),
         })
     };

@@ -37,6 +37,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
         parent: None,
         depth: 0,
         nested: false,
+        weight: 1,
         start_ns: id * 1_000_000,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns },
         tgid: Tgid(4242),
@@ -77,6 +78,7 @@ fn change(change: ProcessChange, at_ns: u64, tgid: u32, exit_status: Option<i32>
         ns_pid: None,
         container: None,
         exit_status,
+        rank: None,
         live: Vec::new(),
     })
 }

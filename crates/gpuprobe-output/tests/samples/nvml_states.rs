@@ -3,10 +3,20 @@
 use std::collections::HashMap;
 
 use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
+use gpuprobe_event::gpu_activity::{Activity, Share};
 use gpuprobe_event::gpu_state::{EccErrors, GpuId, GpuMemory, XidCount};
 use gpuprobe_event::{GpuProcess, GpuReadings, GpuState, PciAddress, Tgid, Uuid};
 
 use super::MIB;
+
+/// It has no NVLink.
+fn activity() -> Activity {
+    let percent = [99.0, 86.4, 54.25, 83.0, 0.0, 83.0, 0.0, 15.125, 0.0, 3.0001, 0.0, 12.0];
+    Activity {
+        shares: percent.map(Share::from_percent),
+        bytes_per_second: [Some(1_500_000_000), Some(2_000_000), None, None],
+    }
+}
 
 fn first() -> GpuState {
     GpuState {
@@ -40,6 +50,7 @@ fn first() -> GpuState {
         ecc_lifetime: EccErrors { corrected: Some(5), uncorrected: Some(1) },
         fan_percent: Some(35),
         performance_state: Some(0),
+        activity: Some(activity()),
         processes: vec![
             GpuProcess { pid: Tgid(4242), memory_bytes: Some(520 * MIB), busy_percent: Some([98, 6, 0, 0]) },
             GpuProcess { pid: Tgid(5000), memory_bytes: Some(380 * MIB), busy_percent: None },

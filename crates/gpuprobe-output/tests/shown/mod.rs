@@ -81,6 +81,10 @@ fn assert_format(target: Target, out: &[u8]) {
         }
         // tests/formats checks this with Perfetto's own schema
         Target::Perfetto => {}
+        // and this with DuckDB
+        Target::Parquet => {
+            assert!(out.len() > 8 && out.starts_with(b"PAR1") && out.ends_with(b"PAR1"), "parquet")
+        }
     }
 }
 

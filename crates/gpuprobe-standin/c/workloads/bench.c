@@ -2,16 +2,18 @@
  * bench ROUNDS CALLS MODE...: calls functions of the driver in rounds, CALLS times in each mode in turn. A
  * MODE is KIND:PATH, where PATH is a library, and KIND selects its functions: `count` and `stream` one each,
  * `memory` an allocation and the free of an older one, `launches` some kernels on two streams, and `copies`
- * from pinned memory; `other` is `count` with the probes of another program, for which it waits. Prints
- * {"ns"} per round, the CPU time of each mode, and {"made"}, the calls or allocations of each mode.
+ * from pinned memory; `other` is `count` with the probes of another program, for which it waits. With
+ * KIND*N:PATH, N threads make as many calls each, at once. Prints {"ns"} per round, the CPU time of each mode
+ * (with several threads their mean), and {"made"}, the calls or allocations of each mode.
  */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define MOST_MODES 32
+#define MOST_MODES 64
 /* allocations that stay live while others come and go */
 #define LIVE 64
 #define BYTES 4096
@@ -22,6 +24,7 @@
 #define STREAMS 2
 /* a stub has at least this many bytes */
 #define CODE_BYTES 10
+#define MOST_THREADS 64
 
 typedef int (*count_call)(void);
 typedef int (*stream_call)(void *);
@@ -44,6 +47,8 @@ struct mode {
 	unsigned long long live[LIVE];
 	char *pinned;
 	unsigned long made;
+	/* the threads that make the calls; NULL if it is the main thread */
+	struct crew *crew;
 };
 
 /* The memory behind a kernel handle: the driver has the name in its second word. */
@@ -66,6 +71,25 @@ static unsigned long long now_ns(void)
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
 	return now.tv_sec * 1000000000ULL + now.tv_nsec;
 }
+
+/* One thread of several. It has a mode of its own, with its own memory. */
+struct worker {
+	struct crew *crew;
+	struct mode mode;
+	pthread_t thread;
+	unsigned long long ns;
+	int failed;
+};
+
+/* Threads that wait for a turn, make their calls at once, and wait for the next turn. */
+struct crew {
+	pthread_barrier_t begin;
+	pthread_barrier_t end;
+	/* how many calls each makes in this turn; 0 to end */
+	unsigned long calls;
+	unsigned int size;
+	struct worker workers[MOST_THREADS];
+};
 
 /* Each of these functions returns how many of its calls failed. */
 static int count(struct mode *mode, unsigned long calls)
@@ -136,9 +160,85 @@ static const struct {
     {"launches", launches}, {"copies", copies}, {"other", count},
 };
 
+static int free_live(struct mode *mode)
+{
+	int failed = 0;
+
+	for (int i = 0; i < LIVE; i++) {
+		if (mode->live[i])
+			failed += mode->free(mode->live[i]) != 0;
+	}
+	return failed;
+}
+
+static void *work(void *argument)
+{
+	struct worker *worker = argument;
+	struct crew *crew = worker->crew;
+	unsigned long long begin;
+
+	for (;;) {
+		pthread_barrier_wait(&crew->begin);
+		if (!crew->calls)
+			break;
+		begin = now_ns();
+		worker->failed += worker->mode.run(&worker->mode, crew->calls);
+		worker->ns = now_ns() - begin;
+		worker->mode.made += crew->calls;
+		pthread_barrier_wait(&crew->end);
+	}
+	worker->failed += free_live(&worker->mode);
+	return NULL;
+}
+
+static struct crew *start_crew(const struct mode *mode, unsigned long size)
+{
+	struct crew *crew = size && size <= MOST_THREADS ? calloc(1, sizeof(*crew)) : NULL;
+
+	if (!crew)
+		return NULL;
+	crew->size = size;
+	pthread_barrier_init(&crew->begin, NULL, size + 1);
+	pthread_barrier_init(&crew->end, NULL, size + 1);
+	for (unsigned int i = 0; i < size; i++) {
+		crew->workers[i].crew = crew;
+		crew->workers[i].mode = *mode;
+		if (pthread_create(&crew->workers[i].thread, NULL, work, &crew->workers[i]))
+			return NULL;
+	}
+	return crew;
+}
+
+/* One turn of all threads. Returns the mean of their CPU times. */
+static unsigned long long run_crew(struct crew *crew, unsigned long calls)
+{
+	unsigned long long ns = 0;
+
+	crew->calls = calls;
+	pthread_barrier_wait(&crew->begin);
+	pthread_barrier_wait(&crew->end);
+	for (unsigned int i = 0; i < crew->size; i++)
+		ns += crew->workers[i].ns;
+	return ns / crew->size;
+}
+
+/* Returns how many calls of the threads failed. */
+static int end_crew(struct crew *crew)
+{
+	int failed = 0;
+
+	crew->calls = 0;
+	pthread_barrier_wait(&crew->begin);
+	for (unsigned int i = 0; i < crew->size; i++) {
+		pthread_join(crew->workers[i].thread, NULL);
+		failed += crew->workers[i].failed;
+	}
+	return failed;
+}
+
 static int open_mode(struct mode *mode, char *word)
 {
-	char *path = strchr(word, ':');
+	char *path = strchr(word, ':'), *threads = path ? memchr(word, '*', path - word) : NULL;
 	void *library = path ? dlopen(path + 1, RTLD_NOW | RTLD_LOCAL) : NULL;
 
 	if (!library) {
@@ -146,6 +246,8 @@ static int open_mode(struct mode *mode, char *word)
 		return 0;
 	}
 	*path = 0;
+	if (threads)
+		*threads = 0;
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		if (!strcmp(word, kinds[i].name))
 			mode->run = kinds[i].run;
@@ -157,8 +259,12 @@ static int open_mode(struct mode *mode, char *word)
 	mode->alloc_host = (alloc_host_call)dlsym(library, "cuMemAllocHost_v2");
 	mode->copy = (copy_call)dlsym(library, "cuMemcpyHtoD_v2");
 	mode->launch = (launch_call)dlsym(library, "cuLaunchKernel");
-	return mode->run && mode->count && mode->stream && mode->alloc && mode->free && mode->alloc_host &&
-	       mode->copy && mode->launch;
+	if (!mode->run || !mode->count || !mode->stream || !mode->alloc || !mode->free || !mode->alloc_host ||
+	    !mode->copy || !mode->launch)
+		return 0;
+	if (threads)
+		mode->crew = start_crew(mode, strtoul(threads + 1, NULL, 10));
+	return !threads || mode->crew;
 }
 
 /*
@@ -189,6 +295,21 @@ static void print_list(const char *name, const unsigned long long *numbers, int 
 	fflush(stdout);
 }
 
+/* Makes the calls of a turn. Returns how much CPU time they took. */
+static unsigned long long run_mode(struct mode *mode, unsigned long calls, int *failed)
+{
+	unsigned long long ns, begin = now_ns();
+
+	if (mode->crew) {
+		mode->made += calls * mode->crew->size;
+		return run_crew(mode->crew, calls);
+	}
+	*failed += mode->run(mode, calls);
+	ns = now_ns() - begin;
+	mode->made += calls;
+	return ns;
+}
+
 int main(int count, char **words)
 {
 	static struct mode modes[MOST_MODES];
@@ -209,20 +330,14 @@ int main(int count, char **words)
 		for (int i = 0; i < used; i++) {
 			/* changes the order, so that no mode always follows the same other mode */
 			int turn = (i + round) % used;
-			unsigned long long begin = now_ns();
 
-			failed += modes[turn].run(&modes[turn], calls);
-			numbers[turn] = now_ns() - begin;
-			modes[turn].made += calls;
+			numbers[turn] = run_mode(&modes[turn], calls, &failed);
 		}
 		print_list("ns", numbers, used);
 	}
 	for (int i = 0; i < used; i++) {
 		numbers[i] = modes[i].made;
-		for (int live = 0; live < LIVE; live++) {
-			if (modes[i].live[live])
-				failed += modes[i].free(modes[i].live[live]) != 0;
-		}
+		failed += modes[i].crew ? end_crew(modes[i].crew) : free_live(&modes[i]);
 	}
 	print_list("made", numbers, used);
 	return failed != 0;

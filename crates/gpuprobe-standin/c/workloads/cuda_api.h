@@ -111,6 +111,8 @@ int cuInit(unsigned int Flags);
 int cuDeviceGet(int *device, int ordinal);
 int cuCtxCreate_v2(void **pctx, unsigned int flags, int dev);
 int cuCtxSynchronize(void);
+int cuStreamSynchronize(void *hStream);
+int cuMemGetInfo_v2(size_t *free, size_t *total);
 int cuCtxDestroy_v2(void *ctx);
 int cuCtxSetCurrent(void *ctx);
 int cuCtxGetCurrent(void **pctx);

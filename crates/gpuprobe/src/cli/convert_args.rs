@@ -14,11 +14,13 @@ use super::value_parsers::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
-    /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin
-    #[arg(value_name = "TRACE")]
-    pub(crate) trace: PathBuf,
+    /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin. Several traces of one job, from several hosts, are converted
+    /// to one file with a common clock
+    #[arg(value_name = "TRACE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
     /// `chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto's own format, half
-    /// the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs
+    /// the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs; `parquet` is
+    /// a table with a row for each event, for DuckDB and pandas
     #[arg(long, value_name = "FORMAT", value_parser = target())]
     to: Target,
     /// The numbers in `folded`: `time` is microseconds in a call itself, `waiting` microseconds in calls that wait for
@@ -70,7 +72,10 @@ mod tests {
         let Some(Command::Convert(args)) = parse(&["-", "--to", "folded", "-o", "-"]).unwrap().command else {
             panic!("convert")
         };
-        assert_eq!((args.trace.to_str(), args.target().unwrap()), (Some("-"), Target::Folded(Weight::Time)));
+        assert_eq!(
+            (args.traces[0].to_str(), args.target().unwrap()),
+            (Some("-"), Target::Folded(Weight::Time))
+        );
         assert_eq!(args.output, Some(PathBuf::from("-")));
         for wrong in [&["t"][..], &["--to", "chrome"], &["t", "--to", "svg"], &["t", "--to"]] {
             assert!(parse(wrong).is_err(), "{wrong:?}");

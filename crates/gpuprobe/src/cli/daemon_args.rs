@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use gpuprobe_capture::Tier;
+use gpuprobe_output::{Aggregate, SeriesSettings};
 
 use super::attach_args::DEVICES_ONLY;
+use super::otlp_args::OtlpArgs;
 use super::value_parsers::{
-    metrics_addr, moment, one_second_or_more, path_not_pid, pid_not_path, share, span, up_to,
+    aggregate, metrics_addr, moment, one_second_or_more, path_not_pid, pid_not_path, share, span, up_to,
 };
 
 /// How often the whole host is scanned again, and libraries that no process uses are detached.
@@ -80,6 +82,8 @@ pub(crate) struct DaemonArgs {
     /// changes
     #[arg(long, value_name = "FILE")]
     pub(crate) web_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) otlp: OtlpArgs,
     /// Time between displays; 0 for none
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment)]
     pub(crate) display_interval: Duration,
@@ -97,11 +101,21 @@ pub(crate) struct DaemonArgs {
     /// only their entries, without times and errors, at about half the cost (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) calls_only: Vec<String>,
+    /// Count calls of the CUDA runtime that allocate, free, copy or fill and fail before they reach the CUDA driver by
+    /// a second pair of probes on each such call. Without it they are counted at instructions that only failing calls
+    /// run, at no cost to others, in x86-64 code and if the runtime could be initialized
+    #[arg(long)]
+    pub(crate) runtime_failures: bool,
+    /// Probe the return of every launch. Otherwise, where the Linux kernel has sessions (6.13), one in 16 is probed on
+    /// average, and what is new or follows a failure: launches cost less, their times are estimated, and one that
+    /// fails like no other before may not be seen to fail
+    #[arg(long)]
+    pub(crate) all_launch_returns: bool,
     /// Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports
     #[arg(long, value_name = "TIER")]
     pub(crate) attach: Option<Tier>,
-    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not
-    /// counted for a while, except those that track live memory
+    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are
+    /// sampled and their counts estimated, except those that track live memory
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
     pub(crate) budget: Option<f64>,
     /// Most processes counted at once; each takes 900 bytes of Linux kernel memory, 7 MB by default
@@ -119,12 +133,19 @@ pub(crate) struct DaemonArgs {
     /// and 60 more while it is counted, 5 MB by default
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_kernels: u32,
+    /// Which processes have common metrics: `process` (each its own), all of one `name`, `container` or `pod`
+    #[arg(long, value_name = "LABEL", default_value = "process", value_parser = aggregate())]
+    pub(crate) aggregate: Aggregate,
+    /// Most running processes with their own metrics, those with the most live memory first. All others are added up by
+    /// name, so that a scrape stays small. Each takes some 10 kB of a scrape
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = up_to(MOST_ROWS))]
+    pub(crate) max_series_processes: u32,
     /// Time for which an exited process keeps its own metrics, so that the last scrape sees them; after that its
     /// totals are added to those of its name
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = span)]
     pub(crate) keep_exited: Duration,
     /// Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added
-    /// up by name. Each takes some 20 kB of a scrape
+    /// up by name. Each takes some 10 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_exited: u32,
     /// Time between scans of all processes and folders. New libraries are found at once; these scans detach the
@@ -145,4 +166,16 @@ pub(crate) struct DaemonArgs {
     /// Report what was found, attached and skipped
     #[arg(short, long)]
     pub(crate) verbose: bool,
+}
+
+impl DaemonArgs {
+    /// How many series processes have.
+    pub(crate) fn series(&self) -> SeriesSettings {
+        SeriesSettings {
+            aggregate: self.aggregate,
+            most: self.max_series_processes as usize,
+            most_exited: self.max_exited as usize,
+            change_every: self.keep_exited,
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 pub(super) const TOP: &str = "Examples:
   gpuprobe demo                          see it work, without a GPU
+  sudo gpuprobe top                      GPUs and their processes, like htop
   sudo gpuprobe run -- python train.py   record its CUDA calls, print a summary
   sudo gpuprobe trace -d PID             CUDA calls as they happen, like strace
   sudo gpuprobe memory -- ./app          live GPU memory by source line; leaks
@@ -10,6 +11,14 @@ pub(super) const TOP: &str = "Examples:
 
 pub(super) const TOP_AFTER: &str = "`gpuprobe COMMAND --help` shows the options of a command, with examples.
 Options without a command are those of the daemon: `gpuprobe daemon --help`.";
+
+pub(super) const LIVE: &str = "Examples:
+  sudo gpuprobe top
+      this host; ? shows the keys
+  sudo gpuprobe top -b -n 2 --sort launch
+      two frames as text, for scripts
+  gpuprobe top --connect http://node1:9000 --connect http://node2:9000
+      two hosts with a daemon, without root";
 
 pub(super) const RUN: &str = "Examples:
   sudo gpuprobe run -- python train.py
@@ -31,7 +40,9 @@ pub(super) const DIFF: &str = "Examples:
   gpuprobe diff before.jsonl.zst after.jsonl.zst
       what changed, the largest change first
   gpuprobe diff --fail-above 10% before.jsonl.zst after.jsonl.zst
-      status 1 if a figure changed by more than 10%";
+      status 1 if a figure changed by more than 10%
+  gpuprobe diff a/node1.jsonl a/node2.jsonl -- b/node1.jsonl b/node2.jsonl
+      two jobs on two hosts";
 
 pub(super) const TRACE: &str = "Examples:
   sudo gpuprobe trace -d 1234
@@ -44,16 +55,16 @@ pub(super) const TRACE: &str = "Examples:
 pub(super) const CONVERT: &str = "Examples:
   gpuprobe convert traces/trace_latest.jsonl --to perfetto
       for ui.perfetto.dev
-  gpuprobe convert train.jsonl.zst --to chrome -o train.json
-      for chrome://tracing
   gpuprobe convert train.jsonl.zst --to folded | flamegraph.pl > flame.svg
-      as a flame graph";
+      as a flame graph
+  gpuprobe convert train.jsonl.zst --to parquet -o train.parquet
+      as a table for DuckDB and pandas";
 
 pub(super) const REPORT: &str = "Examples:
   gpuprobe report traces/trace_latest.jsonl
       the summary of the last recording
-  gpuprobe report train.jsonl.zst --pid 1234 -e 'cudaMemcpy*'
-      only the copies of one process
+  gpuprobe report node1.jsonl.zst node2.jsonl.zst node3.jsonl.zst
+      one job on three hosts, and the ranks that others wait for
   gpuprobe report train.jsonl.zst --html report.html
       as a page";
 

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum, ValueHint};
 
 use super::attach_args::AttachArgs;
 use super::daemon_args::NvmlArgs;
+use super::layer::Layer;
 use super::summary_args::SummaryArgs;
 use super::user_args::UserArgs;
 use super::value_parsers::{MaxSize, max_size, mode, pid, share, span, trace_size};
@@ -27,6 +28,9 @@ pub(crate) struct RecordingArgs {
     /// Functions to trace (repeatable; `!GLOB` excludes some; `-e '*'` is all, including the hot ones)
     #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
     pub(crate) events: Vec<String>,
+    /// Of CUDA's two layers, record the functions of this one only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) layer: Layer,
     /// Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on
     /// each GPU. Costs some microseconds for each tensor
     #[arg(long)]
@@ -51,17 +55,21 @@ pub(crate) struct RecordingArgs {
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub(crate) mode: Option<u32>,
     /// Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...),
-    /// and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less
-    /// on a small disk [default: 4G]
+    /// and the oldest ones are removed; `none` or 0 for no limit. Calls that wait to be decoded may take as much again
+    /// for a while. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]
     #[arg(long, value_name = "SIZE", value_parser = max_size)]
     pub(crate) max_size: Option<MaxSize>,
     /// Start a new segment when one reaches this size [default: a quarter of --max-size]
     #[arg(long, value_name = "SIZE", value_parser = trace_size)]
     pub(crate) segment_size: Option<u64>,
-    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are not
-    /// recorded for a while, except those that track live memory
+    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are
+    /// sampled and their counts estimated, except those that track live memory
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
     pub(crate) budget: Option<f64>,
+    /// Lose no calls: the program waits while it makes calls faster than gpuprobe can store them, but at most a second if
+    /// gpuprobe stores nothing. See docs/performance.md for the cost
+    #[arg(long, conflicts_with = "budget")]
+    pub(crate) lossless: bool,
     /// Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts;
     /// fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that
     /// are not selected

@@ -11,9 +11,10 @@ use super::value_parsers::moment;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin
-    #[arg(value_name = "TRACE")]
-    pub(crate) trace: PathBuf,
+    /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin. Several traces of one job, from several hosts, are shown as
+    /// one, with the ranks that others wait for
+    #[arg(value_name = "TRACE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
     /// Write an HTML page with the whole recording to this file; it loads nothing else; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
@@ -31,9 +32,10 @@ pub(crate) struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TimelineArgs {
-    /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin
-    #[arg(value_name = "TRACE")]
-    pub(crate) trace: PathBuf,
+    /// The trace, `.jsonl` or `.jsonl.zst`; `-` is stdin. Several traces of one job, from several hosts, are shown on a
+    /// common clock
+    #[arg(value_name = "TRACE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
     /// Width in columns [default: that of the terminal, or 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(40..=10_000))]
     pub(crate) width: Option<u16>,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::attach_args::AttachArgs;
+use super::layer::Layer;
 use super::record_args::GraphTimes;
 use super::value_parsers::{path_not_pid, pid_not_path, span};
 
@@ -23,6 +24,9 @@ pub(crate) struct TraceArgs {
     /// Functions to trace (repeatable; `!GLOB` excludes some; `-e '*'` is all, including the hot ones)
     #[arg(short = 'e', long = "event", value_name = "GLOB", allow_hyphen_values = true)]
     pub(crate) events: Vec<String>,
+    /// Of CUDA's two layers, trace the functions of this one only
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) layer: Layer,
     /// Also what the GPU executed, from processes that have loaded the agent (CUDA_INJECTION64_PATH). With `=nodes`, each
     /// node of a CUDA graph. It slows down these processes: see docs/gpu-time.md
     #[arg(long, value_name = "GRAPHS", num_args = 0..=1, require_equals = true, default_missing_value = "graphs")]

@@ -8,7 +8,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, RangedI64ValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, RangedI64ValueParser, TypedValueParser};
+use gpuprobe_output::Aggregate;
 
 /// A duration greater than 0.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
@@ -144,6 +145,13 @@ pub(super) fn metrics_addr(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("this name has no address: give another, {example}"))
 }
 
+/// Which processes have common metrics.
+pub(super) fn aggregate() -> impl TypedValueParser<Value = Aggregate> {
+    PossibleValuesParser::new(Aggregate::ALL.map(Aggregate::as_str)).try_map(|word| {
+        Aggregate::ALL.into_iter().find(|aggregate| aggregate.as_str() == word).ok_or("no such label")
+    })
+}
+
 /// A fraction of a process's time, given in percent.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
@@ -157,6 +165,14 @@ pub(super) fn change(text: &str) -> Result<f64, String> {
     let change =
         percent.filter(|percent| percent.is_finite() && *percent >= 0.0).map(|percent| percent / 100.0);
     change.ok_or_else(|| "give a change in percent, such as 10%".to_owned())
+}
+
+/// A name and its value, as in KEY=VALUE.
+pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
+        _ => Err("give a name and a value, such as deployment.environment.name=test".to_owned()),
+    }
 }
 
 /// Octal permissions without execute bits. The owner must be able to read and write.
@@ -198,6 +214,16 @@ mod tests {
         assert_eq!(max_size("2G"), Ok(MaxSize(Some(2 << 30))));
         for wrong in ["", "None", "0G", "1K", "-1"] {
             assert!(max_size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_attribute_has_a_name_and_a_value() {
+        let pair = |key: &str, value: &str| Ok((key.to_owned(), value.to_owned()));
+        assert_eq!(attribute("a.b=c=d"), pair("a.b", "c=d"));
+        assert_eq!(attribute("a="), pair("a", ""));
+        for wrong in ["", "a", "=b", " =b"] {
+            assert!(attribute(wrong).unwrap_err().contains("a name and a value"), "{wrong}");
         }
     }
 

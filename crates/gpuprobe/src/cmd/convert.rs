@@ -10,20 +10,22 @@ use gpuprobe_output::{Conversion, Converted, Target, filter_line};
 use crate::cli::ConvertArgs;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Closed;
-use crate::trace_file::input::{TraceInput, create};
+use crate::trace_file::input::create;
 use crate::trace_file::output_file::Replacement;
+use crate::trace_file::traces::Traces;
 
 const BUFFER: usize = 1 << 18;
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
     let target = args.target()?;
+    let filter = args.filter.filter(args.until)?;
     // first, so that an invalid trace leaves the output unchanged
-    let mut input = TraceInput::open_filtered(&args.trace, args.filter.filter(args.until)?)?;
+    let traces = Traces::open(&args.traces, filter)?;
     let output = output(args, target);
-    let replacement = output.as_ref().map(|path| create(path, &args.trace)).transpose()?;
-    let out: Box<dyn Write> = match &replacement {
+    let replacement = output.as_ref().map(|path| create(path, &args.traces)).transpose()?;
+    let out: Box<dyn Write + Send> = match &replacement {
         Some(begun) => Box::new(&begun.file),
-        None => Box::new(io::stdout().lock()),
+        None => Box::new(io::stdout()),
     };
     let out = BufWriter::with_capacity(BUFFER, out);
     let cannot = |error: io::Error| match &output {
@@ -31,25 +33,22 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<u8> {
         None if error.kind() == io::ErrorKind::BrokenPipe => Closed.into(),
         None => Error::new(error).context("cannot write the output"),
     };
-    let mut conversion = Conversion::new(target, input.reader.meta(), out).map_err(cannot)?;
-    let ending = input.for_each_event(|event| conversion.feed(event).map_err(cannot))?;
-    let converted = conversion.finish(ending.end.as_ref()).map_err(cannot)?;
+    let mut conversion = Conversion::new(target, &traces.meta(), out).map_err(cannot)?;
+    let read = traces.read(true, |event| conversion.feed(event).map_err(cannot))?;
+    let converted = conversion.finish(read.end.as_ref()).map_err(cannot)?;
     replacement.map_or(Ok(()), Replacement::complete).map_err(cannot)?;
-    input.end_progress();
-    ending.print_missing(input.damaged());
-    if let Some(filtered) = &ending.filtered {
+    read.missing.iter().for_each(|missing| note!("{missing}"));
+    if let Some(filtered) = &read.filtered {
         note!("{}", filter_line(filtered));
     }
     report(&converted, output.as_deref());
-    match ending.broken {
-        None => Ok(0),
-        Some(error) => Err(cut_short(error, &args.trace)),
-    }
-}
-
-/// The output is complete, but the trace could not be read to its end.
-fn cut_short(error: Error, trace: &Path) -> Error {
-    error.context(format!("{} is converted only up to where it can be read", trace.display()))
+    let shown = args.traces.first().map(|trace| trace.display()).filter(|_| args.traces.len() == 1);
+    read.broken.map_or(Ok(0), |error| {
+        Err(match shown {
+            Some(trace) => error.context(format!("{trace} is converted only up to where it can be read")),
+            None => error,
+        })
+    })
 }
 
 /// Reports what was written.
@@ -58,7 +57,14 @@ fn report(converted: &Converted, output: Option<&Path>) {
         let calls = count(converted.moved, "call", "calls");
         note!("the times of {calls} overlapped other calls on their thread, and were shortened");
     }
-    let mut what = count(converted.calls, "call", "calls");
+    if converted.too_large > 0 {
+        let numbers = count(converted.too_large, "number is", "numbers are");
+        note!("{numbers} larger than a signed 64-bit number, and left out");
+    }
+    let mut what = match converted.rows {
+        Some(rows) => count(rows, "event", "events"),
+        None => count(converted.calls, "call", "calls"),
+    };
     if converted.unfinished > 0 {
         what += &format!(", {} of them without a recorded return", converted.unfinished);
     }
@@ -74,7 +80,7 @@ fn output(args: &ConvertArgs, target: Target) -> Option<PathBuf> {
         Some(path) if path.as_os_str() == "-" => None,
         Some(path) => Some(path.clone()),
         None if !io::stdout().is_terminal() => None,
-        None => Some(next_to(&args.trace, target.extension())),
+        None => args.traces.first().map(|trace| next_to(trace, target.extension())),
     }
 }
 

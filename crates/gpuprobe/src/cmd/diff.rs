@@ -1,7 +1,7 @@
 //! `gpuprobe diff`: compares two recorded traces.
 
 use std::io::stdout;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::{Filtered, RecordingFigures, Replay, differences};
@@ -12,6 +12,7 @@ use crate::cli::DiffArgs;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 use crate::trace_file::input::TraceInput;
+use crate::trace_file::several::check_paths;
 
 /// Without a terminal.
 const DEFAULT_WIDTH: usize = 160;
@@ -21,8 +22,7 @@ const CHANGED: u8 = 1;
 const UNREADABLE: u8 = 2;
 
 pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
-    let paths = [args.before.as_path(), args.after.as_path()];
-    let (before, after) = match both(paths, args) {
+    let (names, before, after) = match both(args) {
         Ok(both) => both,
         Err(error) => {
             note!("gpuprobe: {error:#}");
@@ -30,7 +30,6 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
         }
     };
     let differences = differences(&before.figures, &after.figures, args.times);
-    let names = paths.map(Path::to_string_lossy);
     let comparison = Comparison {
         names: [&names[0], &names[1]],
         figures: [&before.figures, &after.figures],
@@ -43,23 +42,46 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8> {
     Ok(if comparison.above() > 0 { CHANGED } else { 0 })
 }
 
-fn both([before, after]: [&Path; 2], args: &DiffArgs) -> Result<(Recorded, Recorded)> {
-    if [before, after].iter().all(|path| path.as_os_str() == "-") {
+fn both(args: &DiffArgs) -> Result<([String; 2], Recorded, Recorded)> {
+    let sides = args.sides()?;
+    if sides.iter().all(|side| side.iter().any(|path| path.as_os_str() == "-")) {
         bail!("both traces are `-`: only one can be read from stdin");
     }
-    let both = [figures(before, args)?, figures(after, args)?];
+    let names =
+        sides.map(|side| side.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>().join(", "));
+    let both = [of_side(sides[0], args)?, of_side(sides[1], args)?];
     let has_nothing = |of: &Recorded| of.filtered.as_ref().is_some_and(|of| of.kept_calls == 0);
     if both.iter().all(has_nothing) {
         // in a test, a misspelt filter must not look like two equal recordings
         bail!("the filter matches no call of either trace: there is nothing to compare");
     }
     let [before, after] = both;
-    Ok((before, after))
+    Ok((names, before, after))
 }
 
 struct Recorded {
     figures: RecordingFigures,
     filtered: Option<Filtered>,
+}
+
+/// The sums of the figures of all traces of a side.
+fn of_side(traces: &[PathBuf], args: &DiffArgs) -> Result<Recorded> {
+    if traces.len() > 1 {
+        check_paths(traces)?;
+    }
+    let mut sum: Option<Recorded> = None;
+    for trace in traces {
+        let more = figures(trace, args)?;
+        let Some(sum) = &mut sum else {
+            sum = Some(more);
+            continue;
+        };
+        sum.figures.add_all(&more.figures);
+        if let (Some(sum), Some(more)) = (&mut sum.filtered, &more.filtered) {
+            sum.add(more);
+        }
+    }
+    sum.context("give a trace")
 }
 
 /// The figures of a trace, which must be readable to its end.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc_offset_seconds};
 use gpuprobe_event::{LossCause, Losses, Tgid};
-use gpuprobe_output::{MemoryOptions, Strokes};
+use gpuprobe_output::MemoryOptions;
 
 use crate::cli::{MemoryArgs, RESCAN};
 use crate::session::command::supervise::{AtQuit, SupervisedCommand};
@@ -21,10 +21,11 @@ use crate::session::host::gpu_state_poller::GpuStatePoller;
 use crate::session::host::observer::{MEMORY, Observer, unix_seconds};
 use crate::session::host::processes::Processes;
 use crate::session::probes::probe_set::{Probes, config};
-use crate::session::probes::selection::Selection;
+use crate::session::probes::selection::{RuntimeFailures, Selection};
 use crate::session::signals::Signals;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::{Closed, print};
+use crate::terminal::strokes;
 use crate::trace_file::output_file::{self, Access};
 
 /// How often live memory is sampled. A verdict needs a dozen samples after warm-up.
@@ -52,7 +53,7 @@ fn observer(args: &MemoryArgs) -> Result<Observer> {
         classes: MEMORY.to_vec(),
         named: true,
         few: false,
-        failures: false,
+        failures: RuntimeFailures::None,
         entry_counted: Vec::new(),
     };
     let probes = Probes::new(&config, selection, Collect::Count, args.attach.verbose)?.with_hooks(hooks);
@@ -118,7 +119,7 @@ impl<'a> View<'a> {
         let options = MemoryOptions {
             width: size.map_or(WIDTH, |(columns, _)| columns.into()),
             stacks: self.args.sites,
-            strokes: strokes(),
+            strokes: strokes::of_locale(),
             utc_offset_seconds: utc_offset_seconds(now),
         };
         let of_tensors = tensors.map(|tensors| gpuprobe_output::tensors(&tensors, &options));
@@ -156,13 +157,6 @@ impl<'a> View<'a> {
         }
         if self.closed { Ok(()) } else { report_missing(self) }
     }
-}
-
-/// Block characters need a UTF-8 locale.
-fn strokes() -> Strokes {
-    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
-    if locale.contains("utf-8") || locale.contains("utf8") { Strokes::Blocks } else { Strokes::Ascii }
 }
 
 /// The text from the top of the screen, cut to its rows.

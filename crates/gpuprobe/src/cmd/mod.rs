@@ -17,4 +17,5 @@ pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod stacks;
 pub(crate) mod timeline;
+pub(crate) mod top;
 pub(crate) mod trace;

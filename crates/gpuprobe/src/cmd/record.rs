@@ -16,7 +16,8 @@ use crate::trace_file::output_file::Access;
 
 pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let hooks = &args.recording.attach.resolved.hooks;
-    let selection = Selection::from_globs(&args.recording.events, hooks)?.following_gpu_ops();
+    let selection =
+        Selection::from_globs(&args.recording.events, args.recording.layer, hooks)?.following_gpu_ops();
     let config = CaptureConfig {
         only_targets: !args.all,
         follow_forks: args.children,
@@ -32,7 +33,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     let mut following = Following::start(&config, selection, wanted, collect, verbose, gpu_time)?;
     following.probes.budget = budget;
     following.show_stacks_at_quit();
-    let mut recording = Recording::start(&following.probes, &[], &args.recording, output)?;
+    let mut recording = Recording::start(&mut following.probes, &[], &args.recording, output)?;
     if args.duration.is_none() {
         note!(
             "gpuprobe: recording: Ctrl-C ends it and keeps the trace, Ctrl-\\ shows the stacks of all threads"
@@ -50,6 +51,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
             recording.show_stacks(&mut following.probes.capture, processes);
         }
     }
+    following.take_spooled(&mut recording)?;
     let ending = following.probes.end_observation()?;
     let at_ns = ending.at_ns;
     recording.take(ending.into_batch(), &following.probes)?;

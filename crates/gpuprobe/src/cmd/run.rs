@@ -58,7 +58,7 @@ impl RecordedCommand {
 /// The probes for a command.
 pub(crate) fn probes(args: &RecordingArgs) -> Result<Probes> {
     let hooks = Arc::clone(&args.attach.resolved.hooks);
-    let selection = Selection::from_globs(&args.events, &hooks)?.following_gpu_ops();
+    let selection = Selection::from_globs(&args.events, args.layer, &hooks)?.following_gpu_ops();
     let config = CaptureConfig {
         only_targets: true,
         pause_targets: true,
@@ -88,7 +88,7 @@ pub(crate) fn record(
     let output = Destination::find(args.output.as_deref(), Access::requested(args.mode))?;
     let variables = args.gpu_time.map(|_| agent_file::environment()).transpose()?.unwrap_or_default();
     let mut supervised = SupervisedCommand::start_paused(command, user, AtQuit::ShowStacks, &variables)?;
-    let mut recording = Recording::start(&probes, command, args, output)?;
+    let mut recording = Recording::start(&mut probes, command, args, output)?;
     supervised.resume(&probes)?;
     let status = loop {
         let (batch, exit_status) = supervised.poll(&mut probes)?;
@@ -103,6 +103,7 @@ pub(crate) fn record(
         }
     };
     let has_libraries = probes.capture.attached().next().is_some() || probes.skips.lines().next().is_some();
+    supervised.take_spooled(&mut probes, &mut recording)?;
     let end = supervised.finish(&mut probes)?;
     let at_ns = end.ending.at_ns;
     recording.take(end.ending.into_batch(), &probes)?;

@@ -11,7 +11,7 @@ use gpuprobe_output::units::seconds;
 use crate::cli::{FilterArgs, TimelineArgs};
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
-use crate::trace_file::input::TraceInput;
+use crate::trace_file::traces::Traces;
 
 /// Without a terminal.
 const DEFAULT_WIDTH: u16 = 100;
@@ -21,17 +21,17 @@ pub(crate) fn run(args: &TimelineArgs) -> Result<u8> {
     let (from_ns, to_ns) = (filter.from_ns, filter.to_ns);
     // the picture is cut at these times, and the span of the whole trace is known then
     let untimed = FilterArgs { from: None, ..args.filter.clone() };
-    let mut input = TraceInput::open_filtered(&args.trace, untimed.filter(None)?)?;
+    let traces = Traces::open(&args.traces, untimed.filter(None)?)?;
     let mut picture = TimelineBuilder::new(from_ns, to_ns);
-    let ending = input.for_each_event(|event| {
+    let read = traces.read(false, |event| {
         picture.feed(event);
         Ok(())
     })?;
-    input.end_progress();
     let (report, Extent { first_ns, last_ns }) = picture.finish();
-    let spanning = if ending.filtered.is_some() { "the filtered trace" } else { "the trace" };
-    let spans = || format!("{spanning} spans {} to {}", seconds(first_ns), seconds(last_ns));
-    let has_all_removed = ending.filtered.as_ref().is_some_and(|of| of.removed == of.events);
+    let filtered = if read.filtered.is_some() { "filtered " } else { "" };
+    let spanning = if args.traces.len() == 1 { "trace spans" } else { "traces span" };
+    let spans = || format!("the {filtered}{spanning} {} to {}", seconds(first_ns), seconds(last_ns));
+    let has_all_removed = read.filtered.as_ref().is_some_and(|of| of.removed == of.events);
     let is_outside =
         from_ns.is_some_and(|from_ns| from_ns > last_ns) || to_ns.is_some_and(|to_ns| to_ns <= first_ns);
     if is_outside && !has_all_removed {
@@ -39,12 +39,12 @@ pub(crate) fn run(args: &TimelineArgs) -> Result<u8> {
     }
     let width = args.width.or_else(|| terminal_size(stdout()).map(|(columns, _)| columns));
     print(&gpuprobe_output::timeline(&report, width.unwrap_or(DEFAULT_WIDTH).into()))?;
-    if let Some(filtered) = &ending.filtered {
+    if let Some(filtered) = &read.filtered {
         note!("{}", filter_line(filtered));
     }
     if to_ns.is_some_and(|to_ns| to_ns > last_ns) && !has_all_removed {
         note!("{}, and is shown to its end", spans());
     }
-    ending.print_missing(input.damaged());
-    ending.broken.map_or(Ok(0), Err)
+    read.missing.iter().for_each(|missing| note!("{missing}"));
+    read.broken.map_or(Ok(0), Err)
 }

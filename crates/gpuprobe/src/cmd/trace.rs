@@ -20,7 +20,7 @@ use crate::terminal::notes::note;
 
 pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     let hooks = &args.attach.resolved.hooks;
-    let selection = Selection::from_globs(&args.events, hooks)?;
+    let selection = Selection::from_globs(&args.events, args.layer, hooks)?;
     let wanted = FollowTargets { pids: &args.pids, paths: &args.paths, hooks };
     let following = Following::start(
         &capture_config(args),
@@ -58,7 +58,7 @@ fn form(args: &TraceArgs, probes: &Probes) -> Form {
     let separate = args.phases || args.entries;
     if args.json {
         let phases = if separate { Phases::Separate } else { Phases::Together };
-        return Form::Json { phases, meta: meta(probes, &[]) };
+        return Form::Json { phases, meta: Box::new(meta(probes, &[])) };
     }
     let start_unix = probes.capture.clock().start_unix();
     Form::Text(LiveOptions {

@@ -85,6 +85,11 @@ impl Signals {
         arrived
     }
 
+    /// Whether a signal came that ends gpuprobe, and is not SIGQUIT, which asks for stacks.
+    pub(crate) fn must_end(&mut self) -> bool {
+        self.take().iter().any(|arrived| ends_session(arrived.signal) && arrived.signal != Signal::SIGQUIT)
+    }
+
     /// The first received signal that ends gpuprobe.
     pub(crate) fn termination_signal(&mut self) -> Option<Signal> {
         self.take().into_iter().map(|arrived| arrived.signal).find(|signal| ends_session(*signal))

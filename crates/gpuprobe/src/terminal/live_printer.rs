@@ -25,14 +25,14 @@ pub(crate) enum Form {
     /// Lines for people.
     Text(LiveOptions),
     /// A trace.
-    Json { phases: Phases, meta: Meta },
+    Json { phases: Phases, meta: Box<Meta> },
 }
 
 #[derive(Debug)]
 enum Item {
     Events(Vec<Event>),
     Text(String),
-    End(End),
+    End(Box<End>),
 }
 
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl Printer {
     /// dropped because the reader was too slow. If the reader has closed stdout, nothing counts as dropped.
     pub(crate) fn finish(self, end: End) -> Result<(u64, u64)> {
         let Self { queue, thread, shared, sent, mut dropped } = self;
-        queue.send(Item::End(end)).ok();
+        queue.send(Item::End(Box::new(end))).ok();
         drop(queue);
         let printed = |shared: &Shared| shared.printed.load(Ordering::Relaxed);
         if !has_exited(&thread, &shared) {
@@ -155,7 +155,7 @@ fn print_items(page: &mut Page, items: &Receiver<Item>, shared: &Shared) -> io::
     while let Ok(item) = items.recv() {
         match item {
             Item::Text(text) => page.bytes.extend_from_slice(text.as_bytes()),
-            Item::End(end) => page.end(end),
+            Item::End(end) => page.end(*end),
             Item::Events(events) => {
                 for event in &events {
                     page.event(event);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_json_trace_has_a_first_and_a_last_line() {
-        let mut page = Page::new(Form::Json { phases: Phases::Together, meta: Meta::default() });
+        let mut page = Page::new(Form::Json { phases: Phases::Together, meta: Box::default() });
         page.event(&call());
         page.end(End { seconds: 1.0, ..End::default() });
         let mut reader = Reader::new(&*page.bytes).unwrap();

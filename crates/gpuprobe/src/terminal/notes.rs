@@ -1,11 +1,46 @@
 //! Messages on stderr.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The most messages that are stored while a full-screen view covers the terminal.
+const MOST_STORED: usize = 100;
+
+/// Messages that wait until the terminal is free; `None` if it is.
+static STORED: Mutex<Option<VecDeque<String>>> = Mutex::new(None);
+
+fn stored() -> MutexGuard<'static, Option<VecDeque<String>>> {
+    STORED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Writes to stderr. A closed stderr is not an error: `eprintln!` would panic.
 pub(crate) fn print_stderr(text: fmt::Arguments<'_>) {
+    if let Some(notes) = &mut *stored() {
+        if notes.len() == MOST_STORED {
+            notes.pop_front();
+        }
+        notes.push_back(text.to_string());
+        return;
+    }
     io::stderr().write_fmt(text).ok();
+}
+
+/// Stores messages from now on: a full-screen view covers the terminal.
+pub(crate) fn store_notes() {
+    stored().get_or_insert_default();
+}
+
+/// The last message that was stored.
+pub(crate) fn last_stored_note() -> Option<String> {
+    Some(stored().as_ref()?.back()?.trim_end().to_owned())
+}
+
+/// Prints the stored messages, and prints others at once from now on.
+pub(crate) fn print_stored_notes() {
+    let notes = stored().take();
+    notes.into_iter().flatten().for_each(|note| print_stderr(format_args!("{note}")));
 }
 
 /// Prints a line on stderr.

@@ -35,6 +35,19 @@ pub(crate) struct TraceInput {
     is_continued: bool,
     progress: Option<Progress>,
     filter: EventFilter,
+    so_far: SoFar,
+}
+
+/// What was read of a trace.
+#[derive(Debug, Default)]
+struct SoFar {
+    /// The last line of a segment.
+    end: Option<End>,
+    events: u64,
+    removed: u64,
+    kept_calls: u64,
+    /// The number of the first segment.
+    first_segment: Option<u32>,
 }
 
 /// How a trace ended.
@@ -100,8 +113,7 @@ impl TraceInput {
                 bail!("the trace is read from stdin, which is a terminal: give the name of a file");
             }
             let reader = reader(io::stdin()).context("cannot read the trace on stdin")?;
-            let filter = EventFilter::default();
-            return Ok(Self { reader, path: None, damaged: 0, is_continued: false, progress: None, filter });
+            return Ok(Self::of_reader(reader, None, None));
         }
         Self::of_file(File::open(path).with_context(cannot)?, path)
     }
@@ -120,8 +132,16 @@ impl TraceInput {
             lines: 0,
         });
         let reader = reader(Counted { file, read }).with_context(cannot)?;
-        let filter = EventFilter::default();
-        Ok(Self { reader, path: Some(path.to_owned()), damaged: 0, is_continued: false, progress, filter })
+        Ok(Self::of_reader(reader, Some(path.to_owned()), progress))
+    }
+
+    fn of_reader(
+        reader: Reader<Box<dyn BufRead>>,
+        path: Option<PathBuf>,
+        progress: Option<Progress>,
+    ) -> Self {
+        let (filter, so_far) = (EventFilter::default(), SoFar::default());
+        Self { reader, path, damaged: 0, is_continued: false, progress, filter, so_far }
     }
 
     /// Continues with the next segment, which lies next to this one. `false` if there is none.
@@ -142,41 +162,61 @@ impl TraceInput {
             bail!("the trace continues in {shown}, which is not its next segment");
         }
         let filter = std::mem::take(&mut self.filter);
-        *self = Self { damaged: self.damaged(), is_continued: true, filter, ..following };
+        let so_far = std::mem::take(&mut self.so_far);
+        *self = Self { damaged: self.damaged(), is_continued: true, filter, so_far, ..following };
         Ok(true)
     }
 
     /// Calls `then` for every event that the filter keeps, including those of later segments. Returns the errors of
     /// `then`; errors of the trace itself are part of the result.
     pub(crate) fn for_each_event(&mut self, mut then: impl FnMut(Event) -> Result<()>) -> Result<Ending> {
-        let mut end = None;
-        let (mut events, mut removed, mut kept_calls) = (0, 0, 0);
-        let late_start = Some(self.number()).filter(|number| *number > 1);
-        let broken = loop {
-            match self.reader.read() {
+        loop {
+            match self.next_event() {
+                Ok(Some(event)) => then(event)?,
+                Ok(None) => return Ok(self.ending(None)),
+                Err(error) => return Ok(self.ending(Some(error))),
+            }
+        }
+    }
+
+    /// The next event that the filter keeps, also of later segments; `None` at the end of the trace.
+    pub(crate) fn next_event(&mut self) -> Result<Option<Event>> {
+        let number = self.number();
+        self.so_far.first_segment.get_or_insert(number);
+        loop {
+            self.show_progress();
+            match self.reader.read()? {
                 // carried-over live memory: known from earlier segments
-                Ok(Some(Line::Event(Event::Process(process))))
+                Some(Line::Event(Event::Process(process)))
                     if self.is_continued && !process.live.is_empty() => {}
-                Ok(Some(Line::Event(event))) => {
-                    events += u64::from(!matches!(event, Event::Loss(_)));
+                Some(Line::Event(event)) => {
+                    self.so_far.events += u64::from(!matches!(event, Event::Loss(_)));
                     match self.filter.apply(event) {
                         Some(event) => {
-                            kept_calls += u64::from(matches!(event, Event::Call(_)));
-                            then(event)?;
+                            self.so_far.kept_calls += u64::from(matches!(event, Event::Call(_)));
+                            return Ok(Some(event));
                         }
-                        None => removed += 1,
+                        None => self.so_far.removed += 1,
                     }
                 }
-                Ok(Some(Line::End(last))) => end = Some(last),
-                Ok(None) => match end.as_ref().map_or(Ok(false), |end| self.open_next_segment(end)) {
-                    Ok(true) => end = None,
-                    Ok(false) => break None,
-                    Err(error) => break Some(error),
-                },
-                Err(error) => break Some(error.into()),
+                Some(Line::End(last)) => self.so_far.end = Some(last),
+                None => {
+                    let Some(end) = self.so_far.end.take() else { return Ok(None) };
+                    let is_continued = self.open_next_segment(&end);
+                    if !matches!(is_continued, Ok(true)) {
+                        self.so_far.end = Some(end);
+                    }
+                    if !is_continued? {
+                        return Ok(None);
+                    }
+                }
             }
-            self.show_progress();
-        };
+        }
+    }
+
+    /// How the trace ended, after its last event or after an error.
+    pub(crate) fn ending(&mut self, broken: Option<Error>) -> Ending {
+        let SoFar { end, events, removed, kept_calls, first_segment } = std::mem::take(&mut self.so_far);
         let filtered = (!self.filter.is_empty()).then(|| Filtered {
             filter: self.filter.text.clone(),
             events,
@@ -185,7 +225,8 @@ impl TraceInput {
             has_partial_streams: self.filter.has_partial_streams(),
         });
         let end = end.map(|end| self.filter.end(&end));
-        Ok(Ending { end, broken, filtered, has_more: self.path.is_none(), late_start })
+        let late_start = first_segment.filter(|number| *number > 1);
+        Ending { end, broken, filtered, has_more: self.path.is_none(), late_start }
     }
 
     /// The number of this segment.
@@ -231,18 +272,20 @@ fn open_plain(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Starts an output file that is derived from a trace; it appears when it is complete. Refuses to overwrite the trace itself.
-pub(crate) fn create(path: &Path, trace: &Path) -> Result<Replacement> {
+/// Starts an output file that is derived from traces; it appears when it is complete. Refuses to overwrite a trace.
+pub(crate) fn create(path: &Path, traces: &[PathBuf]) -> Result<Replacement> {
     let id = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
     if let Some(same) = id(path) {
-        let later = (2..).map(|number| id(&segment_path(trace, number)));
-        let mut parts = std::iter::once(id(trace)).chain(later.take_while(Option::is_some));
-        if parts.any(|part| part == Some(same)) {
-            bail!("{} is the trace itself: give another path", path.display());
+        for trace in traces {
+            let later = (2..).map(|number| id(&segment_path(trace, number)));
+            let mut parts = std::iter::once(id(trace)).chain(later.take_while(Option::is_some));
+            if parts.any(|part| part == Some(same)) {
+                bail!("{} is the trace itself: give another path", path.display());
+            }
         }
     }
-    // it has the same content as the trace, so it gets the same permissions
-    let begun = Replacement::begin(path, Access::like(trace));
+    // it has the same content as the traces, so it gets the same permissions
+    let begun = Replacement::begin(path, Access::like(traces));
     begun.with_context(|| format!("cannot write {}: give another path", path.display()))
 }
 
@@ -394,8 +437,13 @@ mod tests {
         let (trace, link) = (folder.path().join("t"), folder.path().join("l"));
         std::fs::write(&trace, "x").unwrap();
         std::os::unix::fs::symlink(&trace, &link).unwrap();
-        assert!(create(&link, &trace).unwrap_err().to_string().contains("is the trace itself"));
+        assert!(
+            create(&link, std::slice::from_ref(&trace))
+                .unwrap_err()
+                .to_string()
+                .contains("is the trace itself")
+        );
         assert_eq!(std::fs::read_to_string(&trace).unwrap(), "x");
-        create(&folder.path().join("o"), &trace).unwrap();
+        create(&folder.path().join("o"), &[trace]).unwrap();
     }
 }

@@ -7,7 +7,9 @@ pub(crate) mod input;
 pub(crate) mod output_file;
 mod read_ahead;
 mod room;
+pub(crate) mod several;
 mod sink;
+pub(crate) mod traces;
 mod writer;
 
 pub(crate) use self::destination::{Destination, is_stdout};

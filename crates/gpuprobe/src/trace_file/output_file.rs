@@ -42,12 +42,14 @@ impl Access {
         mode.map_or(Self::Private, Self::Exactly)
     }
 
-    /// The permissions of the file that this one is derived from.
-    pub(crate) fn like(file: &Path) -> Self {
-        match fs::metadata(file) {
-            Ok(about) if about.is_file() => Self::Like(about.mode() & 0o666),
-            _ => Self::Private,
-        }
+    /// The permissions that all files have which this one is derived from.
+    pub(crate) fn like(files: &[PathBuf]) -> Self {
+        let mode = |file: &PathBuf| match fs::metadata(file) {
+            Ok(about) if about.is_file() => Some(about.mode() & 0o666),
+            _ => None,
+        };
+        let all = files.iter().map(mode).reduce(|all, mode| Some(all? & mode?));
+        all.flatten().map_or(Self::Private, Self::Like)
     }
 
     fn of_new(self) -> Mode {
@@ -129,6 +131,12 @@ impl Folder {
         let fd = open_without_links(&path)?;
         let is_shared = is_shared(&fd.metadata()?);
         Ok(Self { fd, path, is_shared })
+    }
+
+    /// Creates a file without a name, which is removed when it is closed. Not every file system supports it.
+    pub(crate) fn create_unnamed(&self) -> io::Result<File> {
+        let flags = OFlag::O_TMPFILE | OFlag::O_RDWR | OFlag::O_CLOEXEC;
+        Ok(File::from(openat(&self.fd, ".", flags, Access::Private.of_new())?))
     }
 
     /// Opens a directory, and creates it if it does not exist.

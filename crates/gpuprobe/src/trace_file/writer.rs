@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use gpuprobe_capture::SpoolFile;
 use gpuprobe_event::trace::{End, Meta, Phases, Writer};
 use gpuprobe_event::{Event, ProcessEvent};
 use gpuprobe_output::units::{bytes, count};
@@ -196,6 +197,19 @@ impl TraceFile {
             self.writer.as_mut().map_or(Ok(()), |writer| writer.event(event))?;
         }
         self.keep_to_size(END_BYTES)
+    }
+
+    /// A file in the folder of the trace, for records that wait to be decoded. It may be as large as the trace, and also
+    /// leaves part of the disk free. `None` if there is no folder, or the file system cannot have such a file.
+    pub(crate) fn spool_file(&self) -> Option<SpoolFile> {
+        let file = self.folder.as_ref()?.create_unnamed().ok()?;
+        let most = self.limits.total.unwrap_or(u64::MAX);
+        let mut space = DiskSpace::of(&file)?;
+        let mut received = 0;
+        Some(SpoolFile::new(file, move |file, size, added| {
+            received += added;
+            size <= most && (!space.is_due(received) || !space.is_low(file, received, added))
+        }))
     }
 
     /// Writes carried-over lines to a new segment. They take at most a quarter of it.

@@ -26,6 +26,7 @@ end
 
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -s V -l version -d 'Print version'
+complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "top" -d 'Show GPUs and the processes that use them, live, like htop'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "run" -d 'Run a command, record its CUDA calls and those of its children, and print a summary'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "record" -d 'Record the CUDA calls of processes that already run, then print a summary'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "trace" -d 'Show CUDA calls as they happen, with arguments, results and durations'
@@ -40,14 +41,33 @@ complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "list" -d 'List th
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "doctor" -d 'Report what this machine supports: Linux kernel, privileges, libraries'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "demo" -d 'Run a built-in program under the probes; needs no GPU and no CUDA'
 complete -c gpuprobe -n "__fish_gpuprobe_needs_command" -f -a "bench" -d 'Measure what probes cost per call on this machine; needs no GPU and no CUDA'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -s d -l pid -d 'Only this process and the processes it forks (repeatable); by default every process of the host' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l connect -d 'Show the figures of a gpuprobe daemon instead, such as http://host:9000; needs no root (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l ca-file -d 'With --connect: a file with the certificates that a daemon\'s certificate may be signed by' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l password-file -d 'With --connect: a file with the password of the user in the URL (http://user@host:9000)' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l interval -d 'Time between two updates' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -s n -l updates -d 'End after this many updates' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l sort -d 'Sort by this column, such as live, launch or errors' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l filter -d 'Show only processes whose name, pid, container or pending function contains this' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l budget -d 'The most that probes may take of each process\'s time, such as 2%; see `gpuprobe daemon --help`' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l nvml -d 'NVIDIA\'s management library (NVML), a name for the loader or a path; with `off` the state of GPUs is not read' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -s b -l batch -d 'Print frames to stdout instead of covering the terminal'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l json -d 'Print one line of JSON for each update'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l tree -d 'Group processes by container'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l layer -d 'Of CUDA\'s two layers, record the functions of this one only' -r -f -a "driver\t'The CUDA driver (libcuda): everything that reaches the GPU, with one pair of probes per operation. Not seen: which function of the runtime was called, and calls of it that fail before they reach the CUDA driver'
+runtime\t'The CUDA runtime (libcudart): what the program itself calls. Not seen: what libraries such as cuBLAS launch through the CUDA driver'
+both\t'Both'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l gpu-time -d 'Also record when the GPU executed what was submitted, by an agent inside the process that uses CUPTI: `run` loads it into the command, and other processes need it in CUDA_INJECTION64_PATH when they start. With `=nodes`, each node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
 nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Calls that wait to be decoded may take as much again for a while. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l segment-size -d 'Start a new segment when one reaches this size [default: a quarter of --max-size]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are sampled and their counts estimated, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
@@ -60,6 +80,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l user -d 'Run t
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l phases -d 'The classic form: one line when a call starts and one when it returns'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l stack -d 'Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and the call sites in the summary; allocations always have theirs'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l lossless -d 'Lose no calls: the program waits while it makes calls faster than gpuprobe can store them, but at most a second if gpuprobe stores nothing. See docs/performance.md for the cost'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s q -l quiet -d 'Print no progress line'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
@@ -70,13 +91,16 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand run" -s h -l help -d '
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s d -l pid -d 'Record this process (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l duration -d 'Stop after this long, such as 10s or 2m [default: at Ctrl-C, or when the processes have exited]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l layer -d 'Of CUDA\'s two layers, record the functions of this one only' -r -f -a "driver\t'The CUDA driver (libcuda): everything that reaches the GPU, with one pair of probes per operation. Not seen: which function of the runtime was called, and calls of it that fail before they reach the CUDA driver'
+runtime\t'The CUDA runtime (libcudart): what the program itself calls. Not seen: what libraries such as cuBLAS launch through the CUDA driver'
+both\t'Both'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l gpu-time -d 'Also record when the GPU executed what was submitted, by an agent inside the process that uses CUPTI: `run` loads it into the command, and other processes need it in CUDA_INJECTION64_PATH when they start. With `=nodes`, each node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
 nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s o -l output -d 'Trace file; it is compressed if the name ends in .zst; `-` is stdout, for `record` [default: traces/trace_<time>.jsonl, with the link traces/trace_latest.jsonl to it]' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l mode -d 'Permissions of the trace, in octal, such as 0644 [default: 0600 for a new file; an existing file keeps its own]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l max-size -d 'Keep at most this much on disk, such as 500M or 2G: the trace is split into segments (t.jsonl, t.2.jsonl, ...), and the oldest ones are removed; `none` or 0 for no limit. Calls that wait to be decoded may take as much again for a while. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l segment-size -d 'Start a new segment when one reaches this size [default: a quarter of --max-size]' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not recorded for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are sampled and their counts estimated, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l rows -d 'In the summary: show at most N functions, N CUDA kernels, and a third of N rows in other tables; 0 shows all [default: 6]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l width -d 'In the summary: the width in columns [default: that of the terminal, or 100]' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
@@ -90,6 +114,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l children -d
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l tensors -d 'Also account for the tensors of PyTorch: live tensors by call site, and what it has reserved, uses and caches on each GPU. Costs some microseconds for each tensor'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l phases -d 'The classic form: one line when a call starts and one when it returns'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l stack -d 'Also record the stacks of launches, copies, waits and failed calls, for flame graphs (`convert --to folded`) and the call sites in the summary; allocations always have theirs'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l lossless -d 'Lose no calls: the program waits while it makes calls faster than gpuprobe can store them, but at most a second if gpuprobe stores nothing. See docs/performance.md for the cost'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l verify -d 'Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts; fails if one differs. With -e, select frees along with allocations: memory is also counted at functions that are not selected'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s q -l quiet -d 'Print no progress line'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -l full-names -d 'In the summary: names of CUDA kernels in full, with namespaces, template arguments and parameters'
@@ -99,6 +124,9 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand record" -s h -l help -
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s p -l path -d 'Only this library, or program with CUDA linked in (repeatable); by default all that processes use' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s d -l pid -d 'Only this process (repeatable); by default every process of the host, including those that start later' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s e -l event -d 'Functions to trace (repeatable; `!GLOB` excludes some; `-e \'*\'` is all, including the hot ones)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l layer -d 'Of CUDA\'s two layers, trace the functions of this one only' -r -f -a "driver\t'The CUDA driver (libcuda): everything that reaches the GPU, with one pair of probes per operation. Not seen: which function of the runtime was called, and calls of it that fail before they reach the CUDA driver'
+runtime\t'The CUDA runtime (libcudart): what the program itself calls. Not seen: what libraries such as cuBLAS launch through the CUDA driver'
+both\t'Both'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l gpu-time -d 'Also what the GPU executed, from processes that have loaded the agent (CUDA_INJECTION64_PATH). With `=nodes`, each node of a CUDA graph. It slows down these processes: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
 nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l min-duration -d 'Only calls that take at least this long, such as 50us or 1ms' -r
@@ -119,9 +147,10 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l errors-only 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l stack -d 'Show the stack of each call, with source lines if there is debug information'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s v -l verbose -d 'Report what was found, attached and skipped'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l to -d '`chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto\'s own format, half the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs' -r -f -a "chrome\t''
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l to -d '`chrome` is JSON for chrome://tracing, Perfetto and speedscope; `perfetto` is Perfetto\'s own format, half the size; both have a track for each stream; `folded` is stacks with microseconds, for flame graphs; `parquet` is a table with a row for each event, for DuckDB and pandas' -r -f -a "chrome\t''
 perfetto\t''
-folded\t''"
+folded\t''
+parquet\t''"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand convert" -l weight -d 'The numbers in `folded`: `time` is microseconds in a call itself, `waiting` microseconds in calls that wait for the GPU, `launches` those of CUDA kernels and graphs, `allocated` bytes [default: time]' -r -f -a "time\t''
 waiting\t''
 launches\t''
@@ -202,19 +231,31 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l gpu-time -d
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver -d 'Requests to the NVIDIA kernel module: ioctls on /dev/nvidia* by command, and each function\'s time in them. Costs every process of the host some 0.1 us per system call. With a value, also Linux kernel functions of these names, such as \'uvm_*\' (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l metrics-addr -d 'Address for the metrics endpoint, as HOST:PORT; only this host can reach the default, 0.0.0.0:9000 is for all' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l web-config -d 'TLS and passwords for the endpoint: a YAML file in the form that Prometheus exporters use, read again when it changes' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp -d 'Also push the metrics to a receiver of OpenTelemetry, such as http://host:4318, and failed calls, out-of-memory errors and XIDs as logs (OTLP over HTTP, to URL/v1/metrics and URL/v1/logs)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-interval -d 'Time between two pushes' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-headers-file -d 'A file with headers for each push, such as `Authorization: Bearer TOKEN`, one per line' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-ca-file -d 'A file with the certificates that the receiver\'s certificate may be signed by [default: those of the system]' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-temporality -d 'Whether counters are pushed as totals or as what was added since the push before' -r -f -a "cumulative\t''
+delta\t''"
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-attribute -d 'An attribute of all metrics and logs, such as deployment.environment.name=test (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l display-interval -d 'Time between displays; 0 for none' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s d -l pid -d 'Only this process and the processes it forks (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s p -l path -d 'A library to watch in addition to those found on the host (repeatable)' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l hooks -d 'Also count the functions that this file names, of any library or of the Linux kernel, and tracepoints (repeatable)' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l calls-only -d 'Also count the calls of functions that match this glob and are not counted otherwise, such as cudaGetDevice: only their entries, without times and errors, at about half the cost (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are not counted for a while, except those that track live memory' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are sampled and their counts estimated, except those that track live memory' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-processes -d 'Most processes counted at once; each takes 900 bytes of Linux kernel memory, 7 MB by default' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-allocations -d 'Most live allocations of all processes; each takes 16 bytes of Linux kernel memory and 104 more while it is live: 17 to 126 MB by default. A process keeps up to a 256th of them for addresses that it has freed' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-counters -d 'Most pairs of a process and a function counted at once; each takes 100 bytes of Linux kernel memory and 290 per CPU, 1 MB and 3 MB per CPU by default' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-kernels -d 'Most CUDA kernels counted at once, on each stream of each process; each takes 330 bytes of Linux kernel memory and 60 more while it is counted, 5 MB by default' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l aggregate -d 'Which processes have common metrics: `process` (each its own), all of one `name`, `container` or `pod`' -r -f -a "process\t''
+name\t''
+container\t''
+pod\t''"
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-series-processes -d 'Most running processes with their own metrics, those with the most live memory first. All others are added up by name, so that a scrape stays small. Each takes some 10 kB of a scrape' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l keep-exited -d 'Time for which an exited process keeps its own metrics, so that the last scrape sees them; after that its totals are added to those of its name' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-exited -d 'Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added up by name. Each takes some 20 kB of a scrape' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-exited -d 'Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added up by name. Each takes some 10 kB of a scrape' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l rescan -d 'Time between scans of all processes and folders. New libraries are found at once; these scans detach the libraries that are no longer used' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l refresh -d 'Time between two readings of the counters; metrics are at most this old' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F
@@ -227,6 +268,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l tensors -d 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l stacks -d 'Also show on /api/stacks what the threads of GPU processes wait for, to everyone who may read the metrics'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l cudatrace -d 'CUDA kernel launches'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l bandwidth-util -d 'Copies and their bandwidth'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l runtime-failures -d 'Count calls of the CUDA runtime that allocate, free, copy or fill and fail before they reach the CUDA driver by a second pair of probes on each such call. Without it they are counted at instructions that only failing calls run, at no cost to others, in x86-64 code and if the runtime could be initialized'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l all-launch-returns -d 'Probe the return of every launch. Otherwise, where the Linux kernel has sessions (6.13), one in 16 is probed on average, and what is new or follows a failure: launches cost less, their times are estimated, and one that fails like no other before may not be seen to fail'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s v -l verbose -d 'Report what was found, attached and skipped'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand list" -l driver -d 'What `--driver` can probe: calls on the devices of the NVIDIA kernel module and functions of its modules; with a glob, any function of the Linux kernel'

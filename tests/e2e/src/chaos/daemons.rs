@@ -35,7 +35,10 @@ pub fn restart_daemons(chaos: &Chaos) {
     let mut numbers = Numbers::new(chaos.plan.seed, 2);
     let library = shown(chaos.stage.library());
     while !chaos.is_finished() {
-        let mut daemon = Daemon::displaying(3600, &["--max-exited", "4096", "-p", &library]);
+        let mut daemon = Daemon::displaying(
+            3600,
+            &["--max-series-processes", "4096", "--max-exited", "4096", "-p", &library],
+        );
         let ready = Instant::now();
         chaos.rest(numbers.time(0, 8000));
         if numbers.below(2) == 0 {
@@ -60,7 +63,7 @@ fn compare_with_ledgers(chaos: &Chaos, daemon: &Daemon, ready: Instant) {
     let entries = chaos.ledgers.between(ready, Instant::now());
     let begun = Instant::now();
     loop {
-        let look = Look::of(&daemon.scrape(), Instant::now());
+        let look = Look::of(daemon, Instant::now());
         let differs = entries.iter().find(|entry| look.calls(entry) != entry.calls);
         let Some(entry) = differs else { break };
         if begun.elapsed() > PATIENCE {

@@ -11,9 +11,10 @@ use super::ledgers::{Entry, Sums};
 use super::table::{Count, Resources};
 use super::{Chaos, SHIFTING_NAME};
 use crate::linux::children_of;
-use crate::metrics::{Daemon, Metrics};
+use crate::metrics::Daemon;
 use crate::process::{PATIENCE, resident_kilobytes, shown};
-use crate::recording::Counts;
+use crate::recording::{Counts, number, pid_of};
+use crate::sampled::{list, text};
 
 const CALLS: &str = "gpuprobe_calls_total";
 const LIVE: &str = "gpuprobe_memory_live_bytes";
@@ -27,7 +28,7 @@ const FRESH: Duration = Duration::from_millis(1500);
 /// thousands of processes.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
-/// One scrape.
+/// What a daemon served at one moment.
 #[derive(Debug)]
 pub struct Look {
     at: Instant,
@@ -37,15 +38,19 @@ pub struct Look {
 }
 
 impl Look {
-    /// From a scrape that began at this moment.
-    pub fn of(metrics: &Metrics, at: Instant) -> Self {
+    /// What the daemon serves from this moment on. Calls are those of its snapshot, which has every process, also those
+    /// without metrics of their own.
+    pub fn of(daemon: &Daemon, at: Instant) -> Self {
+        let (metrics, snapshot) = (daemon.scrape(), daemon.json("/api/snapshot"));
         let key = |labels: &BTreeMap<String, String>| {
             Some((labels.get("process")?.clone(), labels.get("pid")?.parse().ok()?))
         };
         let mut look = Self { at, calls: HashMap::new(), live: HashMap::new(), lost: BTreeMap::new() };
-        for (labels, n) in metrics.samples(CALLS) {
-            if let Some(key) = key(&labels) {
-                *look.calls.entry(key).or_default().entry(labels["function"].clone()).or_default() += n;
+        for process in list(&snapshot["snapshot"]["processes"]) {
+            let calls = look.calls.entry((text(&process["name"]).to_owned(), pid_of(process))).or_default();
+            for function in list(&process["functions"]) {
+                *calls.entry(text(&function["function"]).to_owned()).or_default() +=
+                    number(&function["calls"]);
             }
         }
         for (labels, n) in metrics.samples(LIVE) {
@@ -123,7 +128,7 @@ impl Watcher {
         let look = {
             let daemon = self.daemon();
             let at = Instant::now();
-            Arc::new(Look::of(&daemon.scrape(), at))
+            Arc::new(Look::of(&daemon, at))
         };
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&look));
         self.remember(&look);
@@ -150,9 +155,9 @@ impl Watcher {
     /// The same, from the sums by name.
     fn calls_by_name(&self) -> u64 {
         let metrics = self.daemon().scrape();
-        let names: BTreeSet<_> = [CALLS, "gpuprobe_exited_calls_total"]
-            .iter()
-            .flat_map(|name| metrics.samples(name).filter_map(|(mut labels, _)| labels.remove("process")))
+        let names: BTreeSet<_> = metrics
+            .samples(CALLS)
+            .filter_map(|(mut labels, _)| labels.remove("process"))
             .filter(|name| is_shifting(name))
             .collect();
         names.iter().flat_map(|name| metrics.calls_of_name(name).into_values()).sum()
@@ -231,12 +236,7 @@ pub fn compare_sums(chaos: &Chaos, is_exact: impl Fn(&str) -> bool) {
     loop {
         let metrics = chaos.watcher.daemon().scrape();
         let sum = |name: &str, process: &str| -> u64 {
-            ["gpuprobe_memory_", "gpuprobe_exited_memory_"]
-                .iter()
-                .flat_map(|prefix| {
-                    metrics.of_name(&format!("{prefix}{name}"), process, "process").into_values()
-                })
-                .sum()
+            metrics.of_name(&format!("gpuprobe_memory_{name}"), process, "process").into_values().sum()
         };
         let mut differences = Vec::new();
         for (name, ledgers) in chaos.ledgers.by_name().into_iter().filter(|(name, _)| is_exact(name)) {

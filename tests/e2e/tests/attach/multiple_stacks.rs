@@ -91,7 +91,7 @@ fn programs_that_call_on_several_stacks_are_not_harmed(tier: &str) {
 #[bpf_test(needs(tier("session")), alone)]
 fn memory_that_was_freed_on_another_stack_is_not_live() {
     let driver = fixtures::standins(Cuda::Cuda12).library(Library::Driver);
-    let daemon = Daemon::with(&["-p", &shown(driver), "-p", &shown(runtime())]);
+    let daemon = Daemon::with(&["--runtime-failures", "-p", &shown(driver), "-p", &shown(runtime())]);
     let finished = finish(Command::new(workload()).args(["timer-above", "20"]));
     let pid = pid_of(&serde_json::from_str(&finished.stdout).unwrap());
     // one block stays; those that the handler allocates are lost
@@ -125,8 +125,8 @@ fn runs() -> usize {
 #[bpf_test(alone)]
 fn many_runs_under_a_daemon_end_as_they_do_without_it() {
     let driver = fixtures::standins(Cuda::Cuda12).library(Library::Driver);
-    // functions of the runtime are probed for their failures
-    let daemon = Daemon::with(&["-p", &shown(driver), "-p", &shown(runtime())]);
+    // calls of the runtime overlap if their returns are probed
+    let daemon = Daemon::with(&["--runtime-failures", "-p", &shown(driver), "-p", &shown(runtime())]);
     let tier = tiers::best();
     for mode in modes(tier) {
         for run in 0..runs() {

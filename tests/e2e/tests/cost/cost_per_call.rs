@@ -39,6 +39,7 @@ fn every_mode_is_measured_and_sees_every_call(tier: &str) {
     let report: Value =
         serde_json::from_str(&finished.stdout).unwrap_or_else(|e| panic!("{e}: {}", finished.stdout));
     assert_eq!((&report["tiers"][0]["tier"], &report["rounds"]), (&(*tier).into(), &ROUNDS.into()));
+    const THREADS: u64 = 16;
     for (name, floor, counts) in [
         ("none", Value::Null, false),
         ("floor", Value::Null, false),
@@ -58,9 +59,14 @@ fn every_mode_is_measured_and_sees_every_call(tier: &str) {
         ("count_cmp_je", "floor_cmp_je".into(), true),
         ("count_mov", "floor_mov".into(), true),
         ("copies", "floor_copy".into(), true),
+        ("floor_copy_threads", "floor_copy".into(), false),
+        ("copies_threads", "copies".into(), true),
+        ("floor_pair_threads", "floor_pair".into(), false),
+        ("memory_threads", "memory".into(), true),
     ] {
         let mode = mode(&report, name);
-        let made = Value::from((WARM_UP + ROUNDS) * CALLS_PER_ROUND);
+        let threads = if name.ends_with("_threads") { THREADS } else { 1 };
+        let made = Value::from((WARM_UP + ROUNDS) * CALLS_PER_ROUND * threads);
         assert_eq!((&mode["floor"], &mode["made"]), (&floor, &made), "{mode}");
         assert_eq!(mode["seen"], if counts { made } else { Value::Null }, "{mode}");
         assert!(mode["ns"]["median"].as_f64().is_some_and(|ns| ns > 0.0), "{mode}");
@@ -146,7 +152,7 @@ fn another_tracer_is_measured_and_stopped() {
     let ratio = mode(&report, "other")["ratio"]["median"].as_f64();
     assert!(ratio.is_some_and(|ratio| ratio > 0.9), "{report}");
     let targets = report["tiers"][0]["targets"].as_array().map(Vec::len);
-    assert_eq!(targets, Some(8), "{report}");
+    assert_eq!(targets, Some(11), "{report}");
     assert!(fs::exists(&interrupted).unwrap_or(false), "it got no SIGINT: {}", finished.stderr);
     let finished = finish(&mut bench(&["--attach", "multi", "--rounds", "1", "--beside", "exit 3"]));
     assert_eq!(finished.status, 1);

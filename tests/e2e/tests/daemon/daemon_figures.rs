@@ -291,8 +291,9 @@ fn assert_family(daemon: &Daemon, forker: &mut Talk) {
 
 /// The metrics with series, without those about the host and gpuprobe itself.
 fn families(metrics: &Metrics) -> BTreeSet<String> {
-    const OF_ALL: [&str; 12] = [
+    const OF_ALL: [&str; 13] = [
         "calls_total",
+        "call_seconds_total",
         "call_duration_seconds",
         "errors_total",
         "events_lost_total",
@@ -312,7 +313,14 @@ fn families(metrics: &Metrics) -> BTreeSet<String> {
 #[bpf_test(alone)]
 fn one_feature_has_its_own_metrics_and_no_others() {
     let copies = ["copies_total", "copy_bytes_total", "copy_host_bytes_total", "copy_seconds_total"];
-    let launches = ["kernel_launches_total", "stream_gap_longest_seconds", "stream_gap_seconds"];
+    let launches = [
+        "kernel_launches_total",
+        "kernel_launches_without_return_total",
+        "stream_gap_longest_seconds",
+        "stream_gap_seconds",
+        "stream_gaps_total",
+        "stream_idle_seconds_total",
+    ];
     let memory = [
         "allocated_bytes_total",
         "freed_with_context_allocations_total",
@@ -366,7 +374,8 @@ fn entry_counts_are_exact_and_have_no_times(tier: &str) {
     expected.extend(tallied);
     let all = |m: &Metrics| m.by(CALLS, pid, "function") == expected;
     let metrics = daemon.until(PATIENCE, "all calls", all);
-    let with_times = metrics.by("gpuprobe_call_duration_seconds_count", pid, "function");
-    assert_eq!(with_times.into_keys().collect::<BTreeSet<_>>(), timed, "{tier}");
+    let times = metrics.values("gpuprobe_call_seconds_total").filter(|(l, _)| l["pid"] == pid.to_string());
+    let with_times: BTreeSet<_> = times.map(|(labels, _)| labels["function"].clone()).collect();
+    assert_eq!(with_times, timed, "{tier}");
     assert_eq!(ledger.finish().0, 0, "{}", ledger.stderr());
 }

@@ -155,11 +155,15 @@ fn a_client_is_answered_at_once_among_many_and_slow_clients() {
 }
 
 #[bpf_test]
-fn curl_can_fetch_every_page_of_the_index() {
+fn curl_can_fetch_every_file_of_the_page() {
     let daemon = Daemon::displaying(0, &[]);
     let url = |path: &str| format!("http://{}{path}", daemon.address());
     let (status, index) = curl(&[], &url("/"));
-    assert!(status == 200 && index.contains("href=\"/api/snapshot\""), "{index}");
+    assert!(status == 200 && index.contains("href=\"api/snapshot\""), "{index}");
+    let links = ["href=\"", "src=\""].iter().flat_map(|attribute| index.split(attribute).skip(1));
+    for link in links.filter_map(|link| link.split('"').next()).filter(|link| !link.starts_with('#')) {
+        assert_eq!(curl(&[], &url(&format!("/{link}"))).0, 200, "{link}");
+    }
     assert_eq!(curl(&[], &url("/healthz")), (200, "ok\n".to_owned()));
     assert_eq!(curl(&[], &url("/readyz")), (200, "ok\n".to_owned()));
     assert_eq!(curl(&["-X", "DELETE"], &url("/metrics")).0, 405);

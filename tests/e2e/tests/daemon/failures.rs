@@ -1,5 +1,5 @@
 //! Failures by function and error, counted where they occurred: in the CUDA driver, or in the runtime before it
-//! called the CUDA driver.
+//! called the CUDA driver. Those of the runtime's calls for memory are counted on request.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
 
 /// Failures of one process, by function and error.
-fn failures(metrics: &Metrics, pid: u32) -> BTreeMap<(String, String), u64> {
+pub(crate) fn failures(metrics: &Metrics, pid: u32) -> BTreeMap<(String, String), u64> {
     let ours = metrics.samples("gpuprobe_errors_total").filter(|(l, _)| l["pid"] == pid.to_string());
     ours.map(|(labels, n)| ((labels["function"].clone(), labels["error"].clone()), n)).collect()
 }
@@ -23,7 +23,9 @@ fn a_failure_is_counted_once_by_name_where_it_occurred(tier: &str) {
     let built = fixtures::standins(Cuda::Cuda12);
     fixtures::copies(&built, folder.path(), &["libcuda.so.1", "libcudart.so.12", "ledger"]);
     let [driver, runtime] = ["libcuda.so.1", "libcudart.so.12"].map(|name| shown(folder.path().join(name)));
-    let daemon = Daemon::with(&["--attach", tier, "-p", &driver, "-p", &runtime]);
+    let options = ["--attach", tier, "-p", &driver, "-p", &runtime];
+    let one_layer = Daemon::with(&options);
+    let daemon = Daemon::with(&[&options[..], &["--runtime-failures"]].concat());
     let mut command = Command::new("env");
     command.arg("STANDIN_FAIL=cudaMalloc:1:10,cuMemAlloc_v2:2:7").arg(folder.path().join("ledger"));
     let mut ledger =
@@ -39,6 +41,10 @@ fn a_failure_is_counted_once_by_name_where_it_occurred(tier: &str) {
         // it frees some things twice
         named("cuMemFree_v2", "CUDA_ERROR_INVALID_VALUE", "cudaFree", "1"),
     ]);
+    assert!(expected.values().all(|n| *n > 0), "{printed}");
+    one_layer.until_equal(PATIENCE, |metrics, wrong| {
+        wrong.compare(&format!("failures of the driver by {tier}"), &failures(metrics, pid), &expected);
+    });
     // removing the probes of the runtime would take longest where each is removed separately
     if tier != "perf" {
         expected.extend([named("cudaMalloc", "cudaErrorInvalidValue", "cudaMalloc", "1")]);
@@ -88,7 +94,7 @@ fn a_process_with_too_many_kinds_of_failure_has_an_exact_sum_and_does_not_affect
     for arguments in [&library[..], &program[..]] {
         assert!(Command::new("cc").args(arguments).status().unwrap().success());
     }
-    let daemon = Daemon::with(&["-p", &at("libcudart.so.12")]);
+    let daemon = Daemon::with(&["--runtime-failures", "-p", &at("libcudart.so.12")]);
     let fails = |times: u64| {
         let mut talk = Talk::start(Command::new(at("program")).arg(times.to_string()));
         let pid = pid_of(&talk.json());

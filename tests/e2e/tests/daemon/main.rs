@@ -3,6 +3,7 @@
 
 mod daemon_figures;
 mod daemon_http;
+mod failure_points;
 mod failures;
 mod nvml;
 mod pending_calls;

@@ -79,6 +79,19 @@ fn readings(metrics: &Metrics) -> BTreeSet<String> {
     lines(metrics, "gpuprobe_gpu_", &["gpuprobe_gpu_process_", "gpuprobe_gpu_info"])
 }
 
+/// A line of metrics of one of the stand-in's GPUs, from its name, its own labels and its value.
+fn line(gpu: u8, text: &str) -> String {
+    let (name, rest) = text.split_once(' ').unwrap();
+    let (own, value) = rest.rsplit_once(' ').unwrap_or(("", rest));
+    let own: String = own
+        .split(',')
+        .filter_map(|label| label.split_once('='))
+        .map(|(label, value)| format!(",{label}=\"{value}\""))
+        .collect();
+    let labels = format!("gpu=\"{}\",uuid=\"{}\",name=\"Stand-in GPU {gpu}\"{own}", gpu + 1, uuid(gpu));
+    format!("gpuprobe_gpu_{name}{{{labels}}} {value}")
+}
+
 /// The readings of the stand-in's first GPU, which supports everything, and of its second, which supports little.
 fn expected() -> BTreeSet<String> {
     let throttled = |reason: &str, n: u8| format!("throttled reason={reason} {n}");
@@ -95,14 +108,6 @@ fn expected() -> BTreeSet<String> {
     ];
     let mut first: Vec<String> = reasons.map(|(reason, n)| throttled(reason, n)).into();
     first.extend(FIRST.map(str::to_owned));
-    let line = |gpu: u8, text: &str| {
-        let (name, rest) = text.split_once(' ').unwrap();
-        let (own, value) = rest.rsplit_once(' ').unwrap_or(("", rest));
-        let own =
-            own.split_once('=').map(|(label, value)| format!(",{label}=\"{value}\"")).unwrap_or_default();
-        let labels = format!("gpu=\"{}\",uuid=\"{}\",name=\"Stand-in GPU {gpu}\"{own}", gpu + 1, uuid(gpu));
-        format!("gpuprobe_gpu_{name}{{{labels}}} {value}")
-    };
     let second = SECOND.iter().map(|text| line(1, text));
     first.iter().map(|text| line(0, text)).chain(second).collect()
 }
@@ -149,11 +154,41 @@ const SECOND: [&str; 11] = [
     "performance_state 8",
 ];
 
+/// What GPM reports, which is computed between two readings.
+const ACTIVITY: [&str; 2] = ["gpuprobe_gpu_activity_ratio", "gpuprobe_gpu_traffic_bytes_per_second"];
+
+fn assert_activity(host: &Host, first: &BTreeSet<String>) {
+    assert!(
+        first
+            .iter()
+            .all(|line| line.contains("gpu=\"1\"") && line.ends_with(" 0") | line.ends_with("0.000000"))
+    );
+    // NVML's numbers: multiprocessors, tensor cores, memory, PCIe to the host, and received by NVLink
+    host.set("gpm 0 2 86.4\ngpm 0 5 83\ngpm 0 10 15.125\ngpm 0 20 2048\ngpm 0 60 1.5\ngpm 1 2 50\n");
+    let wanted = [
+        "activity_ratio part=sm 0.864000",
+        "activity_ratio part=tensor 0.830000",
+        "activity_ratio part=dram 0.151250",
+        "activity_ratio part=fp64 0.000000",
+        "traffic_bytes_per_second link=pcie,direction=tx 2147483648",
+        "traffic_bytes_per_second link=pcie,direction=rx 0",
+        "traffic_bytes_per_second link=nvlink,direction=rx 1572864",
+    ];
+    host.daemon.until(PATIENCE, "the activity of the first GPU", |metrics| {
+        let lines = readings(metrics);
+        wanted.iter().all(|text| lines.contains(&line(0, text)))
+            && lines.iter().filter(|line| ACTIVITY.iter().any(|name| line.starts_with(name))).count() == 15
+    });
+}
+
 #[bpf_test(alone)]
 fn gpus_and_processes_are_as_nvml_reports_and_a_stalled_nvml_delays_nothing() {
     let mut host = Host::start();
     let metrics = host.daemon.until(PATIENCE, "NVML is up", |m| m.text.contains("\ngpuprobe_nvml_up 1\n"));
-    assert_eq!(readings(&metrics), expected());
+    let (activity, others): (BTreeSet<_>, BTreeSet<_>) =
+        readings(&metrics).into_iter().partition(|line| ACTIVITY.iter().any(|name| line.starts_with(name)));
+    assert_eq!(others, expected());
+    assert_activity(&host, &activity);
     assert_processes(&mut host);
     assert_errors(&host);
     assert_not_stalled(&mut host);

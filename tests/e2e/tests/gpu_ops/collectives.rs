@@ -135,13 +135,13 @@ fn differing_ranks_are_named_at_quit_while_the_job_waits() {
     let folder = fixtures::folder();
     let program = fixtures::standins(Cuda::Cuda12).workload("collectives");
     let run = Run::new(program).args(&["8", "42", "skip", "3", "41"]);
-    let run = run.env("STANDIN_DELAY", "ncclCommFinalize:10000000");
+    let run = run.env("STANDIN_DELAY", "ncclCommFinalize:5000000");
     let mut job = Talk::start(&mut run.command(&folder.path().join("t.jsonl")));
     let ledgers: Vec<_> = (0..8).map(|_| job.json()).collect();
     let behind = ledgers.iter().find(|ledger| number(&ledger["rank"]) == 3).unwrap();
     job.signal(Signal::SIGQUIT);
     let sentence = format!("7 ranks made 42 collectives, rank 3 (pid {}) made 41; ", pid_of(behind));
-    until(Duration::from_secs(9), "the sentence", || job.stderr().contains(&sentence).then_some(()));
+    until(Duration::from_secs(4), "the sentence", || job.stderr().contains(&sentence).then_some(()));
     assert!(!job.stderr().contains("=== TRACE SUMMARY ==="), "{}", job.stderr());
     assert_eq!(job.end(), 0, "{}", job.stderr());
 }

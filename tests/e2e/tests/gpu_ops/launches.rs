@@ -18,7 +18,7 @@ const FRESH: Duration = Duration::from_secs(20);
 const LAUNCHES: &str = "gpuprobe_kernel_launches_total";
 const GRAPHS: &str = "gpuprobe_graph_launches_total";
 const DERIVED: &str = "gpuprobe_graph_kernels_derived_total";
-const LENGTHS: &str = "gpuprobe_stream_gap_seconds_count";
+const GAPS: &str = "gpuprobe_stream_gaps_total";
 
 /// Stand-ins that no other test uses, and a daemon that watches them.
 fn watched(options: &[&str], workload: &str) -> (tempfile::TempDir, Daemon, Command) {
@@ -113,7 +113,7 @@ fn gaps_begin_with_waits_or_launches_and_name_the_call_of_the_host() {
     let pid = pid_of(&ledger);
     let expected = ["after_sync", "after_launch"].map(|kind| number(&ledger[kind]));
     let counts = |m: &Metrics| {
-        let counts = m.by(LENGTHS, pid, "after");
+        let counts = m.by(GAPS, pid, "after");
         ["sync", "launch"].map(|kind| counts.get(kind).copied().unwrap_or(0))
     };
     let metrics = daemon.until(FRESH, "all gaps", |m| counts(m) == expected);

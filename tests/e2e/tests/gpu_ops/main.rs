@@ -3,4 +3,6 @@
 
 mod collectives;
 mod copies;
+mod copying_threads;
+mod launch_returns;
 mod launches;

@@ -8,6 +8,7 @@ use gpuprobe_e2e::cupti_ledger::CuptiLedger;
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
 use gpuprobe_e2e::process::PATIENCE;
 use gpuprobe_event::ExecutionKind;
+use serde_json::Value;
 
 use crate::work::Work;
 
@@ -40,6 +41,16 @@ fn kernels(ledger: &CuptiLedger) -> (u64, BTreeMap<String, u64>) {
     (executions, nanos.into_iter().map(|(name, ns)| (name, (ns + 500) / 1000)).collect())
 }
 
+/// Microseconds by CUDA kernel of one process in a snapshot.
+fn micros_of(json: &Value, pid: u32) -> BTreeMap<String, u64> {
+    let processes = json["snapshot"]["gpu_times"].as_array().unwrap();
+    let process = processes.iter().find(|process| process["pid"] == pid).unwrap();
+    let row = |kernel: &Value| {
+        (kernel["kernel"].as_str().unwrap().to_owned(), (kernel["total_ns"].as_u64().unwrap() + 500) / 1000)
+    };
+    process["kernels"].as_array().unwrap().iter().map(row).collect()
+}
+
 fn only(metrics: &Metrics, name: &str) -> Option<f64> {
     let all: Vec<_> = metrics.values(name).map(|(_, value)| value.parse().unwrap()).collect();
     assert!(all.len() <= 1, "one GPU: {all:?}");
@@ -66,6 +77,7 @@ fn a_daemon_counts_what_was_executed_in_its_seconds() {
         found.compare("microseconds by kernel", &kernel_micros(metrics), &micros);
     });
     assert!(executions > 100, "hardly anything was collected: {executions}");
+    assert_eq!(micros_of(&daemon.json("/api/snapshot"), program.pid()), micros, "of the process");
 
     let sampled = only(&metrics, SAMPLED_SECONDS).unwrap();
     let span = SECONDS + LATE;

@@ -2,52 +2,19 @@
 //! with 35, and arguments, results and counts are exact.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gpuprobe_e2e::arguments::assert_equal;
 use gpuprobe_e2e::notes::attached;
 use gpuprobe_e2e::process::{finish, shown};
+use gpuprobe_e2e::real_runtime::{CUDA_12, CUDA_13, fetched};
 use gpuprobe_e2e::recording::Counts;
-use gpuprobe_e2e::{Run, Tracing, bpf_test, fixtures, needs};
+use gpuprobe_e2e::{Run, Tracing, bpf_test, fixtures};
 use gpuprobe_event::Api;
 use gpuprobe_standin::{Cuda, ExportList, Library};
 use tempfile::TempDir;
 
 const NO_DRIVER: i64 = 35;
-const CUDA_12: &str = "nvidia-cuda-runtime-cu12==12.9.79";
-
-/// The runtime library of a package, downloaded once. Prints why and returns `None` if it cannot be downloaded.
-fn fetched(package: &str, soname: &str) -> Option<PathBuf> {
-    let folder = fixtures::cached(&format!("pypi-{package}"));
-    let library = folder.join(soname);
-    if library.exists() {
-        return Some(library);
-    }
-    let temporary = tempfile::tempdir_in(&folder).unwrap();
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", package, "-d"]);
-    let pip = finish(pip.arg(temporary.path()));
-    if pip.status != 0 {
-        needs::missing("bpf", &format!("{package} cannot be fetched: {}", pip.stderr.trim()));
-        return None;
-    }
-    // a wheel is a zip archive
-    let unpack = "import sys, glob, zipfile; zipfile.ZipFile(glob.glob(sys.argv[1] + '/*.whl')[0]).extractall(sys.argv[1])";
-    let unpacked = finish(Command::new("python3").args(["-c", unpack]).arg(temporary.path()));
-    assert_eq!(unpacked.status, 0, "{}", unpacked.stderr);
-    let found = find(temporary.path(), soname).unwrap_or_else(|| panic!("{package} has no {soname}"));
-    fs::rename(found, &library).unwrap();
-    Some(library)
-}
-
-/// Finds a file by name in a folder and its subfolders.
-fn find(folder: &Path, name: &str) -> Option<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
-    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|p| p.is_dir());
-    let here = files.into_iter().find(|p| p.file_name().is_some_and(|n| n == name));
-    here.or_else(|| folders.iter().find_map(|f| find(f, name)))
-}
 
 /// A folder with the workload and the real library only, so that no stand-in is found there.
 fn with_workload(package: &str, soname: &str, cuda: Cuda) -> Option<TempDir> {
@@ -119,5 +86,5 @@ fn failures_of_the_real_runtime_are_shown_as_they_happen() {
 
 #[bpf_test]
 fn the_real_runtime_of_cuda_13_is_traced_exactly() {
-    assert_real("nvidia-cuda-runtime==13.4.92", Cuda::Cuda13);
+    assert_real(CUDA_13, Cuda::Cuda13);
 }

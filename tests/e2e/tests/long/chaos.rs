@@ -44,7 +44,10 @@ fn programs_and_figures_survive_chaos() {
     let command = stage.program(&stage.steady(), "ledger", COMMANDED);
     let expected = Expected::of(&command);
     let library = shown(stage.library());
-    let daemon = Daemon::displaying(3600, &["--max-exited", "384", "--rescan", "2", "-p", &library]);
+    let daemon = Daemon::displaying(
+        3600,
+        &["--max-series-processes", "4096", "--max-exited", "384", "--rescan", "2", "-p", &library],
+    );
     stage.show_shifting();
     let chaos = Chaos::new(plan, stage, Watcher::new(daemon));
     chaos.totals.note_resources("start", chaos.resources());

@@ -4,6 +4,7 @@
 mod call_arguments;
 mod command_user;
 mod examples;
+mod full_speed;
 mod internal_calls;
 mod loss;
 mod record_command;

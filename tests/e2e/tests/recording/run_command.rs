@@ -66,6 +66,23 @@ fn a_hundred_thousand_calls_of_eight_threads_are_recorded_with_inner_calls(tier:
     assert_reported(&outcome);
 }
 
+#[bpf_test(tiers(session, multi), together)]
+fn one_layer_has_its_own_calls_and_all_memory(tier: &str) {
+    let built = fixtures::standins(Cuda::Cuda12);
+    for (layer, api, printed_as) in
+        [("driver", Api::Driver, "driver_calls"), ("runtime", Api::Runtime, "calls")]
+    {
+        let outcome = ledger(&built, &["--attach", tier, "--layer", layer, "-e", "*"], 20_000);
+        let printed = outcome.printed();
+        let pid = pid_of(&printed);
+        assert_eq!(outcome.trace.counts(pid, api), counts_of(&printed[printed_as]), "{layer}");
+        assert!(outcome.trace.calls.iter().all(|call| call.parent.is_none()), "{layer}: no other layer");
+        let kinds = printed["memory"].as_object().into_iter().flatten();
+        let live = kinds.map(|(_, kind)| number(&kind["live_bytes"])).sum::<u64>();
+        assert_eq!(outcome.trace.live(pid).1, live, "{layer}");
+    }
+}
+
 /// Checks the process events and the printed summary.
 fn assert_reported(outcome: &Outcome) {
     let printed = outcome.printed();

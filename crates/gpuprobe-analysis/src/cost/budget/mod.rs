@@ -1,26 +1,57 @@
-//! The overhead budget: when the probes on a process take more of its time than allowed, the most expensive functions
-//! lose their probes for a while. The cost of a function is its calls times the cost of a call.
+//! The overhead budget: when the probes on a process take more of its time than allowed, its expensive functions are
+//! sampled: they are probed for a share of the time, in turns, and their counts are scaled. The cost of a function is its
+//! calls times the cost of a call.
 //!
 //! The time of a process is wall-clock time: a process that runs for a second has one second, no matter how many
 //! threads it has.
 
-use std::collections::{BTreeMap, HashMap};
+mod estimate;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Api, FunctionId, catalogue};
+use gpuprobe_event::{Api, Class, FunctionId, catalogue};
 use serde::Serialize;
 
-/// How long a function is without probes the first time.
-pub const FIRST_WAIT_NS: u64 = 1_000_000_000;
-/// The longest time, for a function that was too expensive each time it was tried again.
-pub const LONGEST_WAIT_NS: u64 = 256 * FIRST_WAIT_NS;
-/// A function that was cheap enough for this long, and for at least its last waiting time, starts with the first wait
-/// again.
-const CHEAP_NS: u64 = 10 * FIRST_WAIT_NS;
-/// A function that takes less than this part of the budget keeps its probes.
-const WORTHWHILE: f64 = 0.1;
+pub use self::estimate::Estimate;
 
-/// Calls of one function in one process since the probes were attached.
+/// The most turns of a stratum, which bounds how long it is.
+pub const MOST_TURNS: u16 = 64;
+/// This part of what detachable functions may cost is for the cheaper ones, which are then probed all the time.
+const ALWAYS_PROBED: f64 = 0.5;
+/// A function is probed all the time again when it would have fit into the budget for so long.
+const CHEAP_NS: u64 = 5_000_000_000;
+/// The calls of sampled functions are averaged over about this long: one turn says little about a program whose rate
+/// changes.
+const AVERAGED_NS: f64 = 3e9;
+/// Without sampled functions, calls are compared with the budget over this long.
+const WINDOW_NS: u64 = 1_000_000_000;
+
+/// Functions that are sampled together, because an operation of one can be part of an operation of another, or ends its
+/// gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SampledGroup {
+    /// Launches, graph launches and waits.
+    Launches,
+    /// Copies and memsets.
+    Copies,
+    /// All versions of one function.
+    Function(Api, &'static str),
+}
+
+impl SampledGroup {
+    /// The group of a function.
+    pub fn of(id: FunctionId) -> Option<Self> {
+        let f = catalogue().get(id)?;
+        Some(match f.class {
+            Class::Launch | Class::GraphLaunch | Class::Sync => Self::Launches,
+            Class::Memcpy | Class::Memset => Self::Copies,
+            _ => Self::Function(f.api, f.name),
+        })
+    }
+}
+
+/// Calls of one function in one process since the probes were attached, scaled where they were sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Called {
     pub process: ProcessKey,
@@ -33,54 +64,33 @@ pub struct Called {
 pub struct CallCost {
     /// Nanoseconds of the calling thread.
     pub ns: f64,
-    /// No other figure depends on the function, so its probes may be removed.
-    pub may_be_removed: bool,
+    /// No other figure depends on the function, so it may be sampled.
+    pub may_be_sampled: bool,
 }
 
-/// A change to the probes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Decision {
-    /// Remove the probes of a function.
-    RemoveProbes {
-        function: FunctionId,
-        /// The process whose calls were too expensive.
-        process: ProcessKey,
-        /// The share of its time that they took.
-        share: f64,
-        /// The time until the function is tried again.
-        wait_ns: u64,
-    },
-    /// Attach the probes again.
-    RestoreProbes { function: FunctionId },
+/// Which functions are sampled, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SamplingPlan {
+    pub groups: BTreeSet<SampledGroup>,
+    /// One of so many turns is observed, and each call in it stands for so many.
+    pub weight: u16,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct FunctionState {
-    /// Since when it has been without probes; `None` if it has them.
-    out_since_ns: Option<u64>,
-    /// When its probes were last removed.
-    removed_ns: u64,
-    /// When its probes were last attached again.
-    back_since_ns: u64,
-    wait_ns: u64,
-    times: u64,
-    /// Total time without probes, up to `back_since_ns`.
-    missed_ns: u64,
-}
-
-/// A function that was without probes at some time.
+/// A function that was sampled at some time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct UnprobedFunction {
+pub struct SampledFunction {
     pub api: Api,
     pub function: &'static str,
-    /// It is without probes now.
-    pub is_unprobed: bool,
-    /// How often its probes were removed.
-    pub times: u64,
-    /// Total time without probes.
-    pub missed_ns: u64,
-    /// When its probes were last removed, relative to the start of observation.
-    pub since_ns: u64,
+    /// The share of the time in which its calls are observed now: 1 if it is not sampled any more.
+    pub ratio: f64,
+    /// How many of its calls were added by scaling, up to the last stratum.
+    pub estimated_calls: f64,
+    /// The standard error of its number of calls since the start.
+    pub standard_error: f64,
+    /// The squared standard error up to the last stratum. That of a time window is the difference between its ends, plus
+    /// `current_variance` of both ends.
+    pub variance: f64,
+    pub current_variance: f64,
 }
 
 /// The overhead of the probes in one process.
@@ -96,23 +106,48 @@ pub struct ProcessCost {
 /// The state of a budget.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BudgetReport {
-    /// The start of observation, in seconds since 1970.
-    pub start_unix: f64,
     /// The budget as a share of a process's time; `None` if it was lifted.
     pub share: Option<f64>,
-    /// Functions that were without probes at some time. All figures of these are lower bounds.
-    pub unprobed: Vec<UnprobedFunction>,
-    /// The overhead in each process, with the probes as they are now.
+    /// Functions that were sampled at some time. Their figures are estimates.
+    pub sampled: Vec<SampledFunction>,
+    /// The overhead in each process.
     pub processes: Vec<ProcessCost>,
 }
 
-/// Decides which functions lose their probes and when they get them back.
+/// The current stratum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stratum {
+    pub start_ns: u64,
+    pub end_ns: u64,
+    pub weight: u16,
+}
+
+impl Stratum {
+    fn length_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+}
+
+type Caller = (ProcessKey, FunctionId);
+
+/// Decides which functions are sampled, and estimates the error of that.
 #[derive(Debug)]
 pub struct Budget {
     share: f64,
-    checked_ns: Option<u64>,
-    calls: HashMap<(ProcessKey, FunctionId), u64>,
-    functions: BTreeMap<FunctionId, FunctionState>,
+    /// Since when calls are added up.
+    since_ns: Option<u64>,
+    /// The last totals.
+    totals: HashMap<Caller, u64>,
+    /// Calls since then.
+    calls: HashMap<Caller, u64>,
+    /// Calls a nanosecond.
+    rates: HashMap<Caller, f64>,
+    plan: SamplingPlan,
+    /// Since when a sampled group would fit into the budget.
+    cheap_since: BTreeMap<SampledGroup, u64>,
+    /// For how long probes are attached for a turn, in turns.
+    attached_turns: f64,
+    estimates: BTreeMap<FunctionId, Estimate>,
     processes: Vec<ProcessCost>,
 }
 
@@ -121,153 +156,256 @@ impl Budget {
     pub fn new(share: f64) -> Self {
         Self {
             share,
-            checked_ns: None,
+            since_ns: None,
+            totals: HashMap::new(),
             calls: HashMap::new(),
-            functions: BTreeMap::new(),
+            rates: HashMap::new(),
+            plan: SamplingPlan::default(),
+            cheap_since: BTreeMap::new(),
+            attached_turns: 1.0,
+            estimates: BTreeMap::new(),
             processes: Vec::new(),
         }
     }
 
-    /// Changes the budget. If it grows, all functions get their probes back and start with the first wait again.
-    pub fn set_share(&mut self, share: f64, now_ns: u64) -> Vec<Decision> {
-        let is_larger = share > self.share;
-        self.share = share;
-        if !is_larger {
-            return Vec::new();
-        }
-        self.functions.values_mut().for_each(|state| state.wait_ns = 0);
-        self.put_back(now_ns, |_, _| true)
+    /// Changes the budget, from the next decision on; `None` removes the limit.
+    pub fn set_share(&mut self, share: Option<f64>) {
+        self.share = share.unwrap_or(f64::INFINITY);
+        self.cheap_since.clear();
     }
 
-    /// Removes the limit. All functions get their probes back.
-    pub fn lift(&mut self, now_ns: u64) -> Vec<Decision> {
-        self.share = f64::INFINITY;
-        self.put_back(now_ns, |_, _| true)
+    /// Which functions are sampled now.
+    pub fn plan(&self) -> &SamplingPlan {
+        &self.plan
     }
 
-    /// How often probes of functions were removed.
-    pub fn times(&self) -> u64 {
-        self.functions.values().map(|state| state.times).sum()
+    fn is_sampled(&self, id: FunctionId) -> bool {
+        SampledGroup::of(id).is_some_and(|group| self.plan.groups.contains(&group))
     }
 
-    /// Compares the calls with those of the last check and decides which probes to change. The first check only stores
-    /// the counts.
-    pub fn check(
-        &mut self,
-        now_ns: u64,
-        called: &[Called],
-        cost: &dyn Fn(FunctionId) -> Option<CallCost>,
-    ) -> Vec<Decision> {
-        let before = self.checked_ns.replace(now_ns);
-        let mut spent: BTreeMap<ProcessKey, Vec<(FunctionId, CallCost)>> = BTreeMap::new();
-        let mut calls = HashMap::with_capacity(called.len());
+    /// Takes in the totals of all callers. Rows of exited processes may be missing.
+    pub fn note_totals(&mut self, called: &[Called]) {
+        let mut totals: HashMap<Caller, u64> = HashMap::with_capacity(called.len());
         for row in called {
-            let known = calls.entry((row.process, row.function)).or_insert(0u64);
-            *known += row.calls;
+            let total = totals.entry((row.process, row.function)).or_default();
+            *total = total.saturating_add(row.calls);
         }
-        for (key, total) in &calls {
-            let new = total.saturating_sub(self.calls.get(key).copied().unwrap_or(0));
-            let (process, function) = *key;
-            // the new calls of a function without probes were made before these were removed
-            let is_unprobed = self.functions.get(&function).is_some_and(|f| f.out_since_ns.is_some());
-            if let Some(cost) = cost(function).filter(|_| new > 0 && !is_unprobed) {
-                let all = CallCost { ns: cost.ns * new as f64, ..cost };
-                spent.entry(process).or_default().push((function, all));
-            }
+        for (caller, total) in &totals {
+            let new = total.saturating_sub(self.totals.get(caller).copied().unwrap_or(0));
+            self.note_calls(*caller, new);
         }
-        self.calls = calls;
-        let Some(elapsed_ns) = before.map(|before| now_ns.saturating_sub(before)).filter(|ns| *ns > 0) else {
-            return Vec::new();
+        self.totals = totals;
+    }
+
+    /// Takes in calls since the last time.
+    pub fn note_calls(&mut self, caller: (ProcessKey, FunctionId), calls: u64) {
+        if calls > 0 {
+            let sum = self.calls.entry(caller).or_default();
+            *sum = sum.saturating_add(calls);
+        }
+    }
+
+    /// Whether it is time to decide while nothing is sampled: a second has passed, or the calls since the last decision
+    /// have already cost what is allowed in a second. The first time only starts the clock.
+    pub fn is_due(&mut self, now_ns: u64, cost: &dyn Fn(FunctionId) -> Option<CallCost>) -> bool {
+        let Some(since_ns) = self.since_ns else {
+            self.restart(now_ns);
+            return false;
         };
-        let mut decisions = self.put_back(now_ns, |state, without_ns| without_ns >= state.wait_ns);
-        self.processes.clear();
-        for (process, functions) in spent {
-            decisions.extend(self.decide_for_process(process, functions, elapsed_ns, now_ns));
+        let mut spent: HashMap<ProcessKey, f64> = HashMap::new();
+        for ((process, function), calls) in &self.calls {
+            *spent.entry(*process).or_default() += cost(*function).map_or(0.0, |c| c.ns) * *calls as f64;
         }
-        decisions
+        let most = self.share * WINDOW_NS as f64;
+        now_ns.saturating_sub(since_ns) >= WINDOW_NS || spent.values().any(|ns| *ns > most)
     }
 
-    fn put_back(&mut self, now_ns: u64, is_due: impl Fn(&FunctionState, u64) -> bool) -> Vec<Decision> {
-        let mut back = Vec::new();
-        for (&function, state) in &mut self.functions {
-            let Some(since) = state.out_since_ns else { continue };
-            let without_ns = now_ns.saturating_sub(since);
-            if is_due(state, without_ns) {
-                state.out_since_ns = None;
-                state.back_since_ns = now_ns;
-                state.missed_ns = state.missed_ns.saturating_add(without_ns);
-                back.push(Decision::RestoreProbes { function });
-            }
-        }
-        back
+    /// Starts to add up calls at this time.
+    pub fn restart(&mut self, now_ns: u64) {
+        self.since_ns = Some(now_ns);
+        self.calls.clear();
     }
 
-    /// Removes the most expensive functions first, until the rest fits into the budget.
-    fn decide_for_process(
-        &mut self,
-        process: ProcessKey,
-        mut functions: Vec<(FunctionId, CallCost)>,
-        elapsed_ns: u64,
-        now_ns: u64,
-    ) -> Vec<Decision> {
-        let budget_ns = self.share * elapsed_ns as f64;
-        let mut total_ns: f64 = functions.iter().map(|(_, cost)| cost.ns).sum();
-        functions.sort_by(|(a, x), (b, y)| y.ns.total_cmp(&x.ns).then(a.cmp(b)));
-        let mut decisions = Vec::new();
-        for (function, cost) in functions.into_iter().filter(|(_, cost)| cost.may_be_removed) {
-            if total_ns <= budget_ns || cost.ns < WORTHWHILE * budget_ns {
-                break;
-            }
-            total_ns -= cost.ns;
-            // the probes may already have been removed because of another process
-            if let Some(wait_ns) = self.leave_out(function, now_ns) {
-                let share = cost.ns / elapsed_ns as f64;
-                decisions.push(Decision::RemoveProbes { function, process, share, wait_ns });
-            }
-        }
-        let share = total_ns.max(0.0) / elapsed_ns as f64;
-        self.processes.push(ProcessCost { pid: process.tgid.0, instance: process.instance, share });
-        decisions
+    /// Says for how long probes were attached for a turn of this length.
+    pub fn note_attached(&mut self, attached_ns: u64, turn_ns: u64) {
+        let turns = attached_ns as f64 / turn_ns.max(1) as f64;
+        self.attached_turns += 0.2 * (turns.max(1.0) - self.attached_turns);
     }
 
-    /// Returns how long the function is without probes, or `None` if it already is.
-    fn leave_out(&mut self, function: FunctionId, now_ns: u64) -> Option<u64> {
-        let state = self.functions.entry(function).or_default();
-        if state.out_since_ns.is_some() {
-            return None;
+    /// Takes in a finished stratum: all calls since the last decision were made in it.
+    pub fn finish_stratum(&mut self, stratum: &Stratum) {
+        let mut by_function: BTreeMap<FunctionId, f64> = BTreeMap::new();
+        let sampled = self.estimates.keys().copied().filter(|id| self.is_sampled(*id));
+        by_function.extend(sampled.map(|id| (id, 0.0)));
+        for ((_, function), calls) in &self.calls {
+            if self.is_sampled(*function) {
+                *by_function.entry(*function).or_default() += *calls as f64;
+            }
         }
-        let was_cheap = now_ns.saturating_sub(state.back_since_ns) > state.wait_ns.max(CHEAP_NS);
-        state.wait_ns = if state.times == 0 || was_cheap {
-            FIRST_WAIT_NS
+        for (function, calls) in by_function {
+            let estimate = self.estimates.entry(function).or_default();
+            estimate.add_stratum(calls, stratum.weight, stratum.length_ns() as f64);
+        }
+    }
+
+    /// Decides which functions are sampled from now on, by the calls since the last decision.
+    pub fn decide(&mut self, now_ns: u64, cost: &dyn Fn(FunctionId) -> Option<CallCost>) -> SamplingPlan {
+        let elapsed_ns = self.since_ns.map_or(0, |since| now_ns.saturating_sub(since));
+        if elapsed_ns == 0 {
+            return self.plan.clone();
+        }
+        self.update_rates(elapsed_ns as f64);
+        self.restart(now_ns);
+        let spending = self.spending(cost);
+        self.processes = spending.iter().map(|(process, s)| self.process_cost(*process, s)).collect();
+        let mut groups: BTreeSet<_> = spending.values().flat_map(|s| s.over_budget(self.share)).collect();
+        self.keep_recent(&mut groups, now_ns);
+        let ratio = spending.values().map(|s| s.ratio(self.share, &groups)).fold(1.0, f64::min);
+        let turns = (self.attached_turns / ratio.max(1e-6)).ceil().clamp(2.0, f64::from(MOST_TURNS));
+        self.plan = SamplingPlan { weight: if groups.is_empty() { 1 } else { turns as u16 }, groups };
+        self.plan.clone()
+    }
+
+    /// Whether any process has called a function lately.
+    pub fn is_called(&self, id: FunctionId) -> bool {
+        self.rates.keys().any(|(_, function)| *function == id)
+    }
+
+    /// The functions of these groups, each with the process that spends the most on it and the share of its time, as of
+    /// the last decision.
+    pub fn costs(
+        &self,
+        groups: &BTreeSet<SampledGroup>,
+        cost: &dyn Fn(FunctionId) -> Option<CallCost>,
+    ) -> BTreeMap<FunctionId, (ProcessKey, f64)> {
+        let mut all: BTreeMap<FunctionId, (ProcessKey, f64)> = BTreeMap::new();
+        for ((process, function), rate) in &self.rates {
+            let is_one = SampledGroup::of(*function).is_some_and(|group| groups.contains(&group));
+            let Some(cost) = cost(*function).filter(|cost| is_one && cost.may_be_sampled) else { continue };
+            let most = all.entry(*function).or_insert((*process, 0.0));
+            if rate * cost.ns > most.1 {
+                *most = (*process, rate * cost.ns);
+            }
+        }
+        all
+    }
+
+    /// Groups stay sampled until they have fit into the budget for a while.
+    fn keep_recent(&mut self, groups: &mut BTreeSet<SampledGroup>, now_ns: u64) {
+        self.cheap_since.retain(|group, _| !groups.contains(group));
+        for group in self.plan.groups.iter().filter(|group| !groups.contains(group)) {
+            self.cheap_since.entry(*group).or_insert(now_ns);
+        }
+        let is_recent = |since: &u64| now_ns.saturating_sub(*since) < CHEAP_NS;
+        if self.share.is_finite() {
+            self.cheap_since.retain(|_, since| is_recent(since));
+            groups.extend(self.cheap_since.keys());
         } else {
-            state.wait_ns.saturating_mul(2).clamp(FIRST_WAIT_NS, LONGEST_WAIT_NS)
-        };
-        state.times += 1;
-        state.removed_ns = now_ns;
-        state.out_since_ns = Some(now_ns);
-        Some(state.wait_ns)
+            self.cheap_since.clear();
+        }
     }
 
-    pub fn report(&self, start_unix: f64, now_ns: u64) -> BudgetReport {
-        let unprobed = |(id, state): (&FunctionId, &FunctionState)| {
+    fn update_rates(&mut self, elapsed_ns: f64) {
+        let smoothing = elapsed_ns / (elapsed_ns + AVERAGED_NS);
+        let mut rates = std::mem::take(&mut self.rates);
+        for caller in self.calls.keys() {
+            let is_new = !rates.contains_key(caller);
+            // what was not sampled until now has been observed all the time
+            rates.entry(*caller).or_insert(if is_new { -1.0 } else { 0.0 });
+        }
+        for ((process, function), rate) in &mut rates {
+            let calls = self.calls.get(&(*process, *function)).copied().unwrap_or(0) as f64 / elapsed_ns;
+            let is_averaged = *rate >= 0.0 && self.is_sampled(*function);
+            *rate = if is_averaged { *rate + smoothing * (calls - *rate) } else { calls };
+        }
+        // less than a call in a quarter of an hour
+        rates.retain(|_, rate| *rate > 1e-12);
+        self.rates = rates;
+    }
+
+    /// What each process would spend if all were probed all the time.
+    fn spending(&self, cost: &dyn Fn(FunctionId) -> Option<CallCost>) -> BTreeMap<ProcessKey, Spending> {
+        let mut all: BTreeMap<ProcessKey, Spending> = BTreeMap::new();
+        for ((process, function), rate) in &self.rates {
+            let Some(cost) = cost(*function) else { continue };
+            let spending = all.entry(*process).or_default();
+            match SampledGroup::of(*function).filter(|_| cost.may_be_sampled) {
+                Some(group) => *spending.groups.entry(group).or_default() += rate * cost.ns,
+                None => spending.always += rate * cost.ns,
+            }
+        }
+        all
+    }
+
+    fn process_cost(&self, process: ProcessKey, spending: &Spending) -> ProcessCost {
+        let share = |(group, share): (&SampledGroup, &f64)| match self.plan.groups.contains(group) {
+            true => share * self.attached_turns / f64::from(self.plan.weight.max(1)),
+            false => *share,
+        };
+        let share = spending.always + spending.groups.iter().map(share).sum::<f64>();
+        ProcessCost { pid: process.tgid.0, instance: process.instance, share }
+    }
+
+    pub fn report(&self, now_ns: u64, stratum: Option<&Stratum>) -> BudgetReport {
+        let sampled = |(id, estimate): (&FunctionId, &Estimate)| {
             let f = catalogue().get(*id)?;
-            let out_ns = state.out_since_ns.map_or(0, |since| now_ns.saturating_sub(since));
-            Some(UnprobedFunction {
+            let stratum = stratum.filter(|_| self.is_sampled(*id));
+            let (length, passed) = stratum.map_or((0.0, 0.0), |stratum| {
+                let length = stratum.length_ns() as f64;
+                (length, now_ns.saturating_sub(stratum.start_ns) as f64 / length.max(1.0))
+            });
+            let current_variance = estimate.current_variance(length, passed);
+            Some(SampledFunction {
                 api: f.api,
                 function: f.name,
-                is_unprobed: state.out_since_ns.is_some(),
-                times: state.times,
-                missed_ns: state.missed_ns.saturating_add(out_ns),
-                since_ns: state.removed_ns,
+                ratio: stratum.map_or(1.0, |stratum| 1.0 / f64::from(stratum.weight.max(1))),
+                estimated_calls: estimate.added(),
+                standard_error: (estimate.variance() + current_variance).sqrt(),
+                variance: estimate.variance(),
+                current_variance,
             })
         };
-        let unprobed = self.functions.iter().filter_map(unprobed).collect();
         BudgetReport {
-            start_unix,
             share: Some(self.share).filter(|share| share.is_finite()),
-            unprobed,
+            sampled: self.estimates.iter().filter_map(sampled).collect(),
             processes: self.processes.clone(),
         }
+    }
+}
+
+/// What the probes on one process cost, as shares of its time.
+#[derive(Debug, Default)]
+struct Spending {
+    /// Functions that are never sampled.
+    always: f64,
+    groups: BTreeMap<SampledGroup, f64>,
+}
+
+impl Spending {
+    /// The groups to sample: none if everything fits into the budget. The cheapest are probed all the time.
+    fn over_budget(&self, budget: f64) -> Vec<SampledGroup> {
+        let allowed = budget - self.always;
+        if self.groups.values().sum::<f64>() <= allowed {
+            return Vec::new();
+        }
+        let mut groups: Vec<_> = self.groups.iter().collect();
+        groups.sort_by(|(_, a), (_, b)| a.total_cmp(b));
+        let mut sum = 0.0;
+        let is_expensive = |(_, share): &(&SampledGroup, &f64)| {
+            sum += **share;
+            sum > ALWAYS_PROBED * allowed
+        };
+        groups.into_iter().filter(is_expensive).map(|(group, _)| *group).collect()
+    }
+
+    /// The share of the time in which these groups may be probed.
+    fn ratio(&self, budget: f64, sampled: &BTreeSet<SampledGroup>) -> f64 {
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            self.groups.iter().partition(|(group, _)| sampled.contains(group));
+        let sum =
+            |groups: Vec<(&SampledGroup, &f64)>| groups.into_iter().map(|(_, share)| share).sum::<f64>();
+        let (inside, outside) = (sum(inside), sum(outside));
+        if inside <= 0.0 { 1.0 } else { ((budget - self.always - outside) / inside).clamp(0.0, 1.0) }
     }
 }
 

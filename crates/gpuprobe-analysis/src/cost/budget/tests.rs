@@ -3,8 +3,10 @@ use gpuprobe_event::Tgid;
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
-/// Every call costs a microsecond.
-const COST: f64 = 1000.0;
+const LAUNCH: &str = "cuLaunchKernel";
+const COPY: &str = "cuMemcpyHtoD_v2";
+const QUERY: &str = "cuStreamQuery";
+const ALLOC: &str = "cuMemAlloc_v2";
 
 fn id(name: &str) -> FunctionId {
     catalogue().lookup(Api::Driver, None, name).unwrap().id
@@ -14,164 +16,145 @@ fn process(pid: u32) -> ProcessKey {
     ProcessKey { tgid: Tgid(pid), instance: 1 }
 }
 
-/// The probes on allocations stay no matter what they cost.
+/// Every call takes a microsecond; allocations are never sampled.
 fn cost(function: FunctionId) -> Option<CallCost> {
-    Some(CallCost { ns: COST, may_be_removed: function != id("cuMemAlloc_v2") })
+    Some(CallCost { ns: 1000.0, may_be_sampled: function != id(ALLOC) })
 }
 
-/// Checks the budget once a second.
-struct Watched {
-    budget: Budget,
-    now_ns: u64,
-    totals: BTreeMap<(u32, &'static str), u64>,
-}
-
-impl Watched {
-    fn new(share: f64) -> Self {
-        let mut watched = Self { budget: Budget::new(share), now_ns: 0, totals: BTreeMap::new() };
-        assert_eq!(watched.second(&[]), [], "the first check only stores the counts");
-        watched
+/// A decision after a second with these calls.
+fn after_a_second(budget: &mut Budget, now_ns: u64, calls: &[(u32, &str, u64)]) -> SamplingPlan {
+    budget.restart(now_ns - SECOND);
+    for (pid, name, calls) in calls {
+        budget.note_calls((process(*pid), id(name)), *calls);
     }
+    budget.decide(now_ns, &cost)
+}
 
-    /// Calls of a function without probes are not seen.
-    fn second(&mut self, calls: &[(u32, &'static str, u64)]) -> Vec<Decision> {
-        for (pid, name, calls) in calls {
-            let report = self.budget.report(0.0, 0);
-            if !report.unprobed.iter().any(|f| f.is_unprobed && f.function == *name) {
-                *self.totals.entry((*pid, name)).or_default() += calls;
-            }
+fn groups(plan: &SamplingPlan) -> Vec<SampledGroup> {
+    plan.groups.iter().copied().collect()
+}
+
+#[test]
+fn nothing_is_sampled_within_the_budget() {
+    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, LAUNCH, 10_000), (1, COPY, 9_000)]);
+    assert_eq!((groups(&plan), plan.weight), (vec![], 1));
+}
+
+#[test]
+fn the_most_expensive_functions_share_what_the_others_leave() {
+    let mut budget = Budget::new(0.02);
+    // 20% for launches, 0.5% for copies: 1.5% is left, 7.5% of the time
+    let plan = after_a_second(&mut budget, SECOND, &[(1, LAUNCH, 200_000), (1, COPY, 5_000)]);
+    assert_eq!((groups(&plan), plan.weight), (vec![SampledGroup::Launches], 14));
+    let share = budget.process_cost(process(1), &budget.spending(&cost)[&process(1)]).share;
+    assert!((0.018..=0.02).contains(&share), "{share}");
+    // copies are over half the budget now
+    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, LAUNCH, 60_000), (1, COPY, 20_000)]);
+    assert_eq!((groups(&plan), plan.weight), (vec![SampledGroup::Launches, SampledGroup::Copies], 4));
+}
+
+#[test]
+fn the_most_demanding_process_decides() {
+    let calls = [(1, LAUNCH, 40_000), (2, LAUNCH, 400_000), (3, LAUNCH, 10)];
+    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &calls);
+    assert_eq!((groups(&plan), plan.weight), (vec![SampledGroup::Launches], 20));
+}
+
+#[test]
+fn memory_is_never_sampled_and_may_take_the_whole_budget() {
+    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, ALLOC, 500_000)]);
+    assert_eq!(groups(&plan), vec![]);
+    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, ALLOC, 500_000), (1, QUERY, 1_000)]);
+    let query = SampledGroup::Function(Api::Driver, QUERY);
+    assert_eq!((groups(&plan), plan.weight), (vec![query], MOST_TURNS), "it keeps a turn now and then");
+}
+
+#[test]
+fn time_for_which_probes_are_attached_beyond_the_turn_costs_too() {
+    let mut budget = Budget::new(0.02);
+    for _ in 0..50 {
+        budget.note_attached(150, 100);
+    }
+    assert_eq!(after_a_second(&mut budget, SECOND, &[(1, LAUNCH, 200_000)]).weight, 15);
+}
+
+#[test]
+fn a_decision_is_due_after_a_second_or_when_its_budget_is_spent() {
+    let mut budget = Budget::new(0.02);
+    assert!(!budget.is_due(0, &cost), "the first time starts the clock");
+    assert!(!budget.is_due(SECOND / 2, &cost));
+    assert!(budget.is_due(SECOND, &cost));
+    budget.note_calls((process(1), id(LAUNCH)), 20_001);
+    assert!(budget.is_due(SECOND / 10, &cost), "20 ms are spent");
+}
+
+#[test]
+fn a_function_is_probed_all_the_time_again_when_it_was_cheap_for_some_seconds() {
+    let mut budget = Budget::new(0.02);
+    let busy = [(1, LAUNCH, 200_000)];
+    assert_eq!(after_a_second(&mut budget, SECOND, &busy).weight, 10);
+    let mut sampled_until = 0;
+    for second in 2..60 {
+        if !after_a_second(&mut budget, second * SECOND, &[(1, LAUNCH, 100)]).groups.is_empty() {
+            sampled_until = second;
         }
-        self.now_ns += SECOND;
-        let row = |(&(pid, name), &calls): (&(u32, &str), &u64)| Called {
-            process: process(pid),
-            function: id(name),
-            calls,
-        };
-        let rows: Vec<_> = self.totals.iter().map(row).collect();
-        self.budget.check(self.now_ns, &rows, &cost)
     }
-}
-
-fn unprobed(function: &str, pid: u32, share: f64, wait: u64) -> Decision {
-    Decision::RemoveProbes { function: id(function), process: process(pid), share, wait_ns: wait * SECOND }
-}
-
-fn back(function: &str) -> Decision {
-    Decision::RestoreProbes { function: id(function) }
+    // the average over some seconds has to fall below the budget first
+    assert!((8..=20).contains(&sampled_until), "{sampled_until}");
 }
 
 #[test]
-fn a_function_loses_its_probes_when_its_calls_exceed_the_budget_and_not_before() {
-    let mut watched = Watched::new(0.02);
-    // 20,000 calls of a microsecond are 2% of a second
-    assert_eq!(watched.second(&[(7, "cuLaunchKernel", 20_000)]), []);
-    assert_eq!(
-        watched.second(&[(7, "cuLaunchKernel", 20_001)]),
-        [unprobed("cuLaunchKernel", 7, 0.020001, 1)]
-    );
-    let report = watched.budget.report(1.5, watched.now_ns + SECOND / 2);
-    assert_eq!(report.share, Some(0.02));
-    assert_eq!(report.unprobed.len(), 1);
-    let launch = &report.unprobed[0];
-    assert_eq!((launch.function, launch.is_unprobed, launch.times), ("cuLaunchKernel", true, 1));
-    assert_eq!((launch.missed_ns, launch.since_ns, report.start_unix), (SECOND / 2, 3 * SECOND, 1.5));
-}
-
-#[test]
-fn memory_functions_keep_their_probes_and_their_cost_counts_against_the_budget() {
-    let mut watched = Watched::new(0.02);
-    let calls = [(7, "cuMemAlloc_v2", 500_000), (7, "cuLaunchKernel", 3_000), (7, "cuCtxSynchronize", 1_999)];
-    // a function that takes less than a tenth of the budget is not removed
-    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 7, 0.003, 1)]);
-    assert_eq!(watched.budget.report(1.5, 0).processes[0].share, 0.501999);
-}
-
-#[test]
-fn the_most_expensive_functions_are_removed_first_until_the_rest_fits() {
-    let mut watched = Watched::new(0.02);
-    let calls = [
-        (7, "cuLaunchKernel", 15_000),
-        (7, "cuMemcpyHtoD_v2", 9_000),
-        (7, "cuCtxSynchronize", 10_000),
-        (7, "cuMemcpyDtoH_v2", 1_000),
-    ];
-    // 35,000 calls are 15,000 too many, exactly the calls of one function
-    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 7, 0.015, 1)]);
-    assert_eq!(watched.budget.report(1.5, 0).processes[0].share, 0.02);
-}
-
-#[test]
-fn each_process_has_its_own_budget_and_a_function_is_removed_for_all_processes() {
-    let mut watched = Watched::new(0.02);
-    let calls =
-        [(7, "cuLaunchKernel", 15_000), (8, "cuLaunchKernel", 15_000), (9, "cuCtxSynchronize", 12_000)];
-    assert_eq!(watched.second(&calls), [], "no single process has too many");
-    let calls = [(7, "cuLaunchKernel", 30_000), (8, "cuLaunchKernel", 40_000)];
-    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 7, 0.03, 1)], "once");
-    assert_eq!(watched.budget.times(), 1);
-}
-
-#[test]
-fn the_wait_doubles_each_time_and_starts_again_after_a_cheap_period() {
-    let mut watched = Watched::new(0.02);
-    let expensive = [(7, "cuLaunchKernel", 100_000)];
-    let mut waits = Vec::new();
-    let mut seconds = 0;
-    while waits.len() < 11 {
-        for decision in watched.second(&expensive) {
-            match decision {
-                Decision::RemoveProbes { wait_ns, .. } => waits.push(wait_ns / SECOND),
-                Decision::RestoreProbes { .. } => {}
-            }
-        }
-        seconds += 1;
-        assert!(seconds < 2_000);
+fn phases_of_a_second_are_averaged() {
+    let mut budget = Budget::new(0.02);
+    let mut weights = Vec::new();
+    for second in 1..60 {
+        let calls = if second % 2 == 0 { 200 } else { 200_000 };
+        let plan = after_a_second(&mut budget, second * SECOND, &[(1, LAUNCH, calls)]);
+        weights.extend((second > 20).then_some(plan.weight));
     }
-    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 256, 256]);
-    let cheap = [(7, "cuLaunchKernel", 100)];
-    let mut seen = Vec::new();
-    for _ in 0..600 {
-        seen.extend(watched.second(&cheap));
+    assert!(weights.iter().all(|weight| (4..=7).contains(weight)), "{weights:?}");
+}
+
+#[test]
+fn a_lifted_budget_samples_nothing() {
+    let mut budget = Budget::new(0.02);
+    let busy = [(1, LAUNCH, 200_000)];
+    after_a_second(&mut budget, SECOND, &busy);
+    budget.set_share(None);
+    assert_eq!(groups(&after_a_second(&mut budget, 2 * SECOND, &busy)), vec![]);
+    assert_eq!(budget.report(0, None).share, None);
+}
+
+#[test]
+fn totals_become_calls_and_a_new_process_starts_at_zero() {
+    let mut budget = Budget::new(0.02);
+    let row = |pid, calls| Called { process: process(pid), function: id(LAUNCH), calls };
+    budget.restart(0);
+    budget.note_totals(&[row(1, 100)]);
+    budget.note_totals(&[row(1, 150), row(2, 7)]);
+    budget.note_totals(&[row(2, 8)]);
+    assert_eq!(budget.calls[&(process(1), id(LAUNCH))], 150);
+    assert_eq!(budget.calls[&(process(2), id(LAUNCH))], 8);
+}
+
+#[test]
+fn the_report_has_estimates_and_errors_of_sampled_functions() {
+    let mut budget = Budget::new(0.02);
+    assert_eq!(after_a_second(&mut budget, SECOND, &[(1, LAUNCH, 200_000)]).weight, 10);
+    let mut stratum = Stratum { start_ns: SECOND, end_ns: 2 * SECOND, weight: 10 };
+    for calls in [100_000, 100_000, 130_000] {
+        budget.note_calls((process(1), id(LAUNCH)), calls / 2);
+        budget.note_calls((process(2), id(LAUNCH)), calls / 2);
+        budget.note_calls((process(1), id(COPY)), 3);
+        budget.finish_stratum(&stratum);
+        budget.decide(stratum.end_ns, &cost);
+        stratum = Stratum { start_ns: stratum.end_ns, end_ns: stratum.end_ns + SECOND, weight: 10 };
     }
-    assert_eq!(seen, [back("cuLaunchKernel")]);
-    let launch = watched.budget.report(1.5, watched.now_ns).unprobed[0].clone();
-    assert_eq!((launch.is_unprobed, launch.times), (false, 11), "its figures stay lower bounds");
-    assert_eq!(watched.second(&expensive), [unprobed("cuLaunchKernel", 7, 0.1, 1)]);
-}
-
-#[test]
-fn a_changed_budget_applies_at_the_next_check() {
-    let mut watched = Watched::new(0.5);
-    assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), []);
-    assert_eq!(watched.budget.set_share(0.05, watched.now_ns), []);
-    assert_eq!(watched.second(&[(7, "cuLaunchKernel", 100_000)]), [unprobed("cuLaunchKernel", 7, 0.1, 1)]);
-    assert_eq!(watched.budget.lift(watched.now_ns), [back("cuLaunchKernel")]);
-    assert_eq!(watched.second(&[(7, "cuLaunchKernel", 900_000)]), []);
-    let report = watched.budget.report(0.0, watched.now_ns);
-    assert_eq!((report.share, report.unprobed.len()), (None, 1), "its figures stay lower bounds");
-}
-
-#[test]
-fn a_larger_budget_brings_functions_back_at_once() {
-    let mut watched = Watched::new(0.01);
-    let calls = [(1, "cuLaunchKernel", 50_000)];
-    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 1, 0.05, 1)]);
-    let now_ns = watched.now_ns + SECOND / 2;
-    assert_eq!(watched.budget.set_share(0.005, now_ns), []);
-    assert_eq!(watched.budget.set_share(0.02, now_ns), [back("cuLaunchKernel")]);
-    let report = watched.budget.report(0.0, now_ns);
-    assert_eq!((report.unprobed[0].since_ns, report.unprobed[0].missed_ns), (2 * SECOND, SECOND / 2));
-    // it starts with the first wait again
-    assert_eq!(watched.second(&calls), [unprobed("cuLaunchKernel", 1, 0.05, 1)]);
-}
-
-#[test]
-fn unknown_costs_a_stopped_clock_and_falling_counters_remove_no_probes() {
-    let mut budget = Budget::new(0.01);
-    let row = |calls| Called { process: process(1), function: id("cuLaunchKernel"), calls };
-    assert_eq!(budget.check(SECOND, &[row(1 << 60)], &cost), []);
-    assert_eq!(budget.check(SECOND, &[row(1 << 61)], &cost), [], "no time has passed");
-    assert_eq!(budget.check(2 * SECOND, &[], &cost), []);
-    assert_eq!(budget.check(3 * SECOND, &[row(u64::MAX)], &|_| None), []);
-    assert_eq!(budget.check(4 * SECOND, &[row(5)], &cost), [], "the counter fell");
+    let report = budget.report(stratum.start_ns + SECOND / 2, Some(&stratum));
+    let [launch] = report.sampled.as_slice() else { panic!("{report:?}") };
+    assert_eq!((launch.function, launch.ratio, launch.estimated_calls), (LAUNCH, 0.1, 297_000.0));
+    assert!((launch.current_variance.sqrt() - 65_000.0).abs() < 1e-6, "{launch:?}");
+    assert!(launch.variance > 0.0 && launch.standard_error > 65_000.0, "{launch:?}");
+    let ended = budget.report(stratum.start_ns, None);
+    assert_eq!(ended.sampled[0].ratio, 1.0);
 }

@@ -75,6 +75,19 @@ fn a_state_that_is_sent_again_changes_nothing() {
 }
 
 #[test]
+fn many_calls_that_are_read_together_with_the_beginning_have_their_executions() {
+    const CALLS: u32 = 1 << 13;
+    let mut records = records();
+    let mut report = vec![state(Collection::Collecting, 10, 20), name()];
+    report.extend((1..=CALLS).map(|id| kernel(id, u64::from(id) * 1000 + 100)));
+    records.announce(PID, &report);
+    (1..=CALLS).for_each(|id| records.call(&launched(id.into(), u64::from(id) * 1000)));
+    let mut events = fed(&mut records, 1, 0, report);
+    events.extend(records.finish());
+    assert_eq!(launches(events), (1..=CALLS).map(|id| Some(id.into())).collect::<Vec<_>>());
+}
+
+#[test]
 fn executions_are_given_out_when_they_have_settled_and_have_their_names() {
     let mut records = records();
     let began = fed(&mut records, 1, 0, vec![state(Collection::Collecting, 10, 20)]);

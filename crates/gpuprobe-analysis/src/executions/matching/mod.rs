@@ -135,6 +135,11 @@ impl Matcher {
         self.slots.insert(at, Slot { submission, is_taken: false });
     }
 
+    /// Executions are collected, although [`Matcher::began`] is called later: submissions wait for them.
+    pub fn expect_executions(&mut self) {
+        self.most = Self::MOST_SUBMISSIONS;
+    }
+
     /// Collection began between these times: earlier submissions have no executions.
     pub fn began(&mut self, begin_ns: u64, end_ns: u64) {
         self.collecting = (begin_ns, u64::MAX);
@@ -144,7 +149,7 @@ impl Matcher {
         self.position = Position::Begun { until_ns: end_ns };
         self.holes.forget_before(begin_ns);
         self.pause = 0;
-        self.most = Self::MOST_SUBMISSIONS;
+        self.expect_executions();
     }
 
     /// Collection ended: later submissions have no executions.

@@ -17,9 +17,9 @@ use super::memory_counts::memory_counts;
 pub use super::memory_counts::{GpuMemory, MemoryCounts, MemoryTotals};
 use super::pending_calls::OldestCall;
 pub use super::process_snapshot::{LiveAllocation, ProcessSnapshot};
-use super::self_metrics::{SelfMetrics, Served};
+use super::self_metrics::{Pushed, SelfMetrics, Served};
 use crate::cost::budget::BudgetReport;
-use crate::executions::GpuKernelTime;
+use crate::executions::{GpuKernelTime, ProcessGpuTime};
 use crate::gpu_ops::launches::by_kernel;
 use crate::gpu_ops::process_ops::GpuOps;
 use crate::leaks::live_memory::ProcessCallSites;
@@ -87,6 +87,9 @@ pub struct Snapshot {
     pub processes: Vec<Arc<ProcessSnapshot>>,
     /// Sums by name over exited processes that are no longer listed individually.
     pub past: Vec<Arc<PastProcesses>>,
+    /// Processes that were moved to the sums since the snapshot before, with their last counters.
+    #[serde(skip)]
+    pub summed_up: Vec<Arc<ProcessSnapshot>>,
     pub totals: MemoryTotals,
     pub gpus: Vec<HostGpu>,
     pub gpu_states: GpuStates,
@@ -101,6 +104,9 @@ pub struct Snapshot {
     /// GPU time by GPU, while executions were collected; empty if that was not requested.
     #[serde(skip)]
     pub gpu_kernel_time: Vec<(Gpu, GpuKernelTime)>,
+    /// GPU time of the CUDA kernels of each process, collected in the same time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpu_times: Vec<ProcessGpuTime>,
     /// The oldest pending call of each process that has one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<OldestCall>,
@@ -114,6 +120,9 @@ pub struct Snapshot {
     /// `None` if there is no budget.
     pub budget: Option<BudgetReport>,
     pub served: Served,
+    /// `None` if nothing is pushed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pushed: Option<Pushed>,
 }
 
 impl Inputs<'_> {
@@ -168,6 +177,7 @@ impl Snapshot {
             unix_seconds: inputs.unix_seconds,
             processes,
             past: inputs.exited.past().cloned().collect(),
+            summed_up: Vec::new(),
             totals,
             gpus: inputs.gpus.to_vec(),
             gpu_states: GpuStates::default(),
@@ -175,6 +185,7 @@ impl Snapshot {
             tensors: Vec::new(),
             has_tensors: false,
             gpu_kernel_time: Vec::new(),
+            gpu_times: Vec::new(),
             pending: Vec::new(),
             losses: every_cause(inputs.losses),
             libraries: inputs.libraries.to_vec(),
@@ -182,6 +193,7 @@ impl Snapshot {
             self_metrics: None,
             budget: None,
             served: Served::default(),
+            pushed: None,
         }
     }
 

@@ -77,7 +77,7 @@ impl Serialize for Collective {
 
 /// The function of a call of NCCL. The profiling names (`pncclAllReduce`) and the variants with a configuration do the
 /// same as the plain function.
-pub(super) fn function(call: &Call) -> Option<&'static str> {
+pub(crate) fn function(call: &Call) -> Option<&'static str> {
     if call.api != Api::Nccl {
         return None;
     }
@@ -86,12 +86,12 @@ pub(super) fn function(call: &Call) -> Option<&'static str> {
     Some(name.strip_suffix("Config").unwrap_or(name))
 }
 
-pub(super) fn value<'a>(call: &'a Call, name: &str) -> Option<&'a Value> {
+pub(crate) fn value<'a>(call: &'a Call, name: &str) -> Option<&'a Value> {
     call.args.iter().flatten().find(|(argument, _)| argument == name).map(|(_, value)| value)
 }
 
 /// An argument that is a handle, or the hash of a unique id.
-pub(super) fn handle(call: &Call, name: &str) -> Option<u64> {
+pub(crate) fn handle(call: &Call, name: &str) -> Option<u64> {
     match value(call, name)? {
         Value::Hex(handle) => Some(*handle),
         _ => None,

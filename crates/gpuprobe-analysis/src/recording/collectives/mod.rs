@@ -5,7 +5,7 @@
 //! its unique id. If that was not read, they are joined by the order in which their processes made communicators of
 //! that size. Memory is bounded for any input.
 
-mod collective;
+pub(crate) mod collective;
 mod comparison;
 mod creation;
 mod sequence;
@@ -75,6 +75,17 @@ fn as_hex<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.collect_str(&format_args!("{number:#x}"))
 }
 
+/// A collective in the sequence of a rank. The numbers are those of this account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MadeCollective {
+    pub communicator: usize,
+    /// The rank.
+    pub member: usize,
+    /// How many collectives the rank had made before.
+    pub place: u64,
+    pub made: Collective,
+}
+
 /// A rank and its sequence.
 #[derive(Clone, Debug)]
 struct Member {
@@ -120,7 +131,9 @@ pub struct CollectiveAccount {
 impl CollectiveAccount {
     pub fn feed(&mut self, event: &Event) {
         match event {
-            Event::Call(call) => self.feed_call(call),
+            Event::Call(call) => {
+                self.feed_call(call);
+            }
             Event::Process(change) if change.change != ProcessChange::Start => self.clear(change.tgid),
             Event::Loss(loss) => self.is_incomplete |= loss.cause.affects().contains(&Figures::Events),
             _ => {}
@@ -136,14 +149,26 @@ impl CollectiveAccount {
         }
     }
 
-    pub(crate) fn feed_call(&mut self, call: &Call) {
+    /// Takes in a call, and returns the collective that it made.
+    pub(crate) fn feed_call(&mut self, call: &Call) -> Option<MadeCollective> {
         match call.class {
             Class::Comm => self.communicator_call(call),
             Class::Collective | Class::P2p if took_place(call) && !self.counts_already(call) => {
-                self.count(call);
+                return self.count(call);
             }
             _ => {}
         }
+        None
+    }
+
+    /// The ranks that a communicator was made for, if that is known, and those that were observed.
+    pub(crate) fn size_of(&self, communicator: usize) -> (Option<u32>, usize) {
+        self.groups.get(communicator).map_or((None, 0), |group| (group.size, group.members.len()))
+    }
+
+    /// The number of a rank in its communicator.
+    pub(crate) fn rank_of(&self, communicator: usize, member: usize) -> Option<u32> {
+        self.groups.get(communicator)?.members.get(member)?.rank.rank
     }
 
     /// A process exited, or runs another program. What it did stays.
@@ -175,19 +200,20 @@ impl CollectiveAccount {
         false
     }
 
-    fn count(&mut self, call: &Call) {
+    fn count(&mut self, call: &Call) -> Option<MadeCollective> {
         let made = Collective::of(call);
         let Some((at, member)) = self.member_of(call) else {
             self.others = self.others.saturating_add(u64::from(made.is_some()));
-            return;
+            return None;
         };
-        let Some(group) = self.groups.get_mut(at) else { return };
-        let Some(Member { rank, branch, is_unchecked }) = group.members.get_mut(member) else { return };
+        let group = self.groups.get_mut(at)?;
+        let Member { rank, branch, is_unchecked } = group.members.get_mut(member)?;
         let Some(made) = made else {
             let function = collective::function(call).unwrap_or_default();
             *rank.point_to_point.entry(function).or_default() += 1;
-            return;
+            return None;
         };
+        let place = rank.collectives;
         match group.sequences.step(*branch, rank.collectives, made, &mut self.kept, MOST_KEPT) {
             Step::On(on) => *branch = on,
             Step::Unchecked => *is_unchecked = true,
@@ -204,6 +230,7 @@ impl CollectiveAccount {
             let least = group.members.iter().map(|member| member.rank.collectives).min().unwrap_or(0);
             self.kept -= group.sequences.forget_before(least);
         }
+        Some(MadeCollective { communicator: at, member, place, made })
     }
 
     /// The rank that a call belongs to. A communicator whose creation was not observed is one of its own.

@@ -129,23 +129,24 @@ impl GpuOpReplay {
     fn launch(&mut self, launch: &Launch, op: &GpuOp) {
         let Launch { kernel, kernels, grid, block, shared, .. } = launch;
         if op.captured {
-            self.graphs.capture(if op.failed { 0 } else { *kernels });
+            self.graphs.capture(if op.failed { 0 } else { kernels.saturating_mul(op.weight) });
             return;
         }
         if *kernels == 0 {
             return;
         }
+        let launches = kernels.saturating_mul(op.weight);
         let name = self.name_of(kernel.as_ref());
         let mut latency = [0; LATENCY_BUCKETS];
-        latency[bucket(op.duration_ns)] = *kernels;
+        latency[bucket(op.duration_ns)] = launches;
         // a call that launches on several GPUs counts with its full time for each launch
-        let total_ns = op.duration_ns.saturating_mul(*kernels);
+        let total_ns = op.duration_ns.saturating_mul(launches);
         let mut one = LaunchTotals { total_ns, latency, ..LaunchTotals::default() };
         if op.failed {
-            one.errors = *kernels;
+            one.errors = launches;
         } else {
-            one.launches = *kernels;
-            one.threads = volume(grid).saturating_mul(volume(block)).saturating_mul(*kernels);
+            one.launches = launches;
+            one.threads = volume(grid).saturating_mul(volume(block)).saturating_mul(launches);
             (one.grid, one.block) = (grid.map(|d| (d, d)), block.map(|d| (d, d)));
             one.shared_most = *shared;
         }
@@ -155,7 +156,8 @@ impl GpuOpReplay {
         row.streams += u64::from(is_new);
         row.totals.add(&one);
         self.busiest.launch(op);
-        if !op.failed {
+        // between the turns of sampled functions, launches are not seen
+        if !op.failed && op.weight == 1 {
             self.gap_tracker.launch(op);
         }
     }
@@ -173,18 +175,21 @@ impl GpuOpReplay {
 
     fn graph_launch(&mut self, launch: &GraphLaunch, op: &GpuOp) {
         if op.captured {
-            self.graphs.capture(if op.failed { 0 } else { launch.kernels.unwrap_or(0) });
+            let kernels = launch.kernels.unwrap_or(0).saturating_mul(op.weight);
+            self.graphs.capture(if op.failed { 0 } else { kernels });
         } else if op.failed {
-            self.graphs.errors += 1;
+            self.graphs.errors += op.weight;
         } else {
-            self.graphs.launch(launch);
-            self.graph_kernels(launch);
-            self.gap_tracker.launch(op);
+            self.graphs.launch(launch, op.weight);
+            self.graph_kernels(launch, op.weight);
+            if op.weight == 1 {
+                self.gap_tracker.launch(op);
+            }
         }
     }
 
     /// Counts the CUDA kernels of a launched graph by name.
-    fn graph_kernels(&mut self, launch: &GraphLaunch) {
+    fn graph_kernels(&mut self, launch: &GraphLaunch, weight: u64) {
         let all = launch.kernels.unwrap_or(0);
         let named = launch.contents.as_ref().map_or(&[][..], |contents| &contents.kernels);
         let sum = |kernels: &[(_, u64)]| kernels.iter().fold(0, |sum: u64, (_, n)| sum.saturating_add(*n));
@@ -194,7 +199,7 @@ impl GpuOpReplay {
         let unnamed = (unnamed > 0).then_some((&None, unnamed));
         for (name, n) in named.iter().map(|(name, n)| (name, *n)).chain(unnamed) {
             let row = self.kernels.entry(self.name_of(name.as_ref())).or_default();
-            row.in_graphs = row.in_graphs.saturating_add(n);
+            row.in_graphs = row.in_graphs.saturating_add(n.saturating_mul(weight));
         }
     }
 
@@ -204,21 +209,24 @@ impl GpuOpReplay {
             return;
         }
         let mut one = copies::none(*direction, *is_async, *host);
-        one.total_ns = op.duration_ns;
+        one.total_ns = op.duration_ns.saturating_mul(op.weight);
         if op.failed {
             // the time of a failed copy is not counted
-            (one.errors, one.total_ns) = (1, 0);
+            (one.errors, one.total_ns) = (op.weight, 0);
             return self.add_copies(one);
         }
-        self.gap_tracker.copy(op);
+        if op.weight == 1 {
+            self.gap_tracker.copy(op);
+        }
         if parts.is_empty() {
             self.busiest.copy(op, *host);
-            (one.copies, one.bytes) = (1, bytes.or(*copied).unwrap_or(0));
-            one.sizes[bucket(one.bytes)] = 1;
+            let bytes = bytes.or(*copied).unwrap_or(0);
+            (one.copies, one.bytes) = (op.weight, bytes.saturating_mul(op.weight));
+            one.sizes[bucket(bytes)] = op.weight;
             return self.add_copies(one);
         }
         for part in parts {
-            let part = self::part(part, *is_async, std::mem::take(&mut one.total_ns));
+            let part = self::part(part, *is_async, std::mem::take(&mut one.total_ns), op.weight);
             if part.total_ns > 0 {
                 // the time of the batch is attributed to its first part
                 self.busiest.copy(op, part.host);
@@ -238,10 +246,11 @@ impl GpuOpReplay {
 }
 
 /// Copies of a batch. Only the sum of their sizes is known, so each counts with the mean size.
-fn part(part: &CopyPart, is_async: bool, total_ns: u64) -> CopyTotals {
+fn part(part: &CopyPart, is_async: bool, total_ns: u64, weight: u64) -> CopyTotals {
     let mut totals = copies::none(part.direction, is_async, part.host);
-    (totals.copies, totals.bytes, totals.total_ns) = (part.copies, part.bytes, total_ns);
-    totals.sizes[bucket(part.bytes.checked_div(part.copies).unwrap_or(0))] = part.copies;
+    let copies = part.copies.saturating_mul(weight);
+    (totals.copies, totals.bytes, totals.total_ns) = (copies, part.bytes.saturating_mul(weight), total_ns);
+    totals.sizes[bucket(part.bytes.checked_div(part.copies).unwrap_or(0))] = copies;
     totals
 }
 

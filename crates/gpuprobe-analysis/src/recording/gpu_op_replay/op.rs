@@ -14,6 +14,8 @@ pub(super) struct GpuOp {
     pub(super) stream: u64,
     pub(super) failed: bool,
     pub(super) captured: bool,
+    /// How many operations it stands for.
+    pub(super) weight: u64,
     pub(super) kind: OpKind,
 }
 
@@ -47,6 +49,7 @@ impl GpuOp {
             stream: stream_of(call).unwrap_or(0),
             failed: call.failed(),
             captured: call.effect.captured(),
+            weight: u64::from(call.weight),
             kind,
         })
     }
@@ -66,5 +69,34 @@ impl GpuOp {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpuprobe_event::counters::CopyDirection::HostToDevice;
+
+    use super::super::GpuOpReplay;
+    use super::*;
+    use crate::gpu_ops::process_ops::GpuOps;
+    use crate::samples::{copy, launch, took};
+
+    fn fed(calls: &[Call]) -> GpuOps {
+        let mut replay = GpuOpReplay::default();
+        calls.iter().for_each(|call| replay.feed(call));
+        replay.report()
+    }
+
+    #[test]
+    fn a_sampled_operation_counts_as_many_as_it_stands_for_and_ends_no_gap() {
+        let at = |start_ns| Call { start_ns, ..took(launch("cuLaunchKernel", Some(1)), 10) };
+        let exact = [at(0), at(1000), copy(HostToDevice, 100, 0)];
+        let sampled = exact.clone().map(|call| Call { weight: 4, ..call });
+        let (exact, sampled) = (fed(&exact), fed(&sampled));
+        let launched = |ops: &GpuOps| (ops.kernels[0].totals.launches, ops.kernels[0].totals.total_ns);
+        assert_eq!((launched(&exact), launched(&sampled)), ((2, 20), (8, 80)));
+        let copied = |ops: &GpuOps| (ops.copies[0].copies, ops.copies[0].bytes);
+        assert_eq!((copied(&exact), copied(&sampled)), ((1, 100), (4, 400)));
+        assert_eq!((exact.gaps.after_launch.gaps, sampled.gaps.after_launch.gaps), (1, 0));
     }
 }

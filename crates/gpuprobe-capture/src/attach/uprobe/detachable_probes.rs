@@ -1,12 +1,12 @@
 //! Functions whose probes can be detached alone, and attached again.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
 
 use gpuprobe_event::{Class, Function, FunctionId, catalogue};
 
 use crate::function_table::function_row::{changes_contexts, gives_kernel_names, identifies_gpus};
 use crate::function_table::op_desc::{changes_captures, changes_graphs};
+use crate::wire::number;
 
 /// Classes of functions that affect only their own counts. Live memory, contexts, names and graphs are derived from
 /// all other classes, or they are rarely called.
@@ -34,8 +34,8 @@ const INDEPENDENT_CLASSES: [Class; 21] = [
     Class::Other,
 ];
 
-/// Whether a function may be detached for a while. Then its calls, and what it launched or copied, are lower bounds;
-/// all other figures stay exact.
+/// Whether a function may be sampled. Then its calls, and what it launched or copied, are estimates; all other figures
+/// stay exact.
 pub fn is_detachable(f: &Function) -> bool {
     let has_state = changes_contexts(f)
         || identifies_gpus(f)
@@ -45,15 +45,17 @@ pub fn is_detachable(f: &Function) -> bool {
     INDEPENDENT_CLASSES.contains(&f.class) && !has_state
 }
 
-/// Which functions have their own links, and which of these are detached.
+/// Which functions have their own links, and which of these are sampled.
 #[derive(Debug, Default)]
 pub(crate) struct DetachableProbes {
     is_wanted: bool,
-    pub(super) detached: BTreeSet<FunctionId>,
-    /// Paused functions whose probes are still attached, and since when they are paused.
-    pub(super) leaving: Vec<(FunctionId, Instant)>,
-    /// How often functions were detached.
-    pub(super) times: u64,
+    pub(super) sampled: BTreeSet<FunctionId>,
+    /// Those of them that are attached only in turns, because they are called.
+    pub(super) in_turns: BTreeSet<FunctionId>,
+    /// The number of the last turn.
+    pub(super) turn: u16,
+    /// How often they could not be attached.
+    pub(super) missed_turns: u64,
 }
 
 impl DetachableProbes {
@@ -65,8 +67,16 @@ impl DetachableProbes {
         self.is_wanted && catalogue().get(id).is_some_and(is_detachable)
     }
 
+    /// The flags of the row of a function.
+    pub(crate) fn flags(&self, id: FunctionId) -> u32 {
+        let sampled = if self.sampled.contains(&id) { number::FUNCTION_SAMPLED } else { 0 };
+        let in_turns = if self.in_turns.contains(&id) { number::FUNCTION_IN_TURNS } else { 0 };
+        sampled | in_turns
+    }
+
+    /// Whether a function has no probes between turns. In a turn it gets those of a new library with the next turn.
     pub(crate) fn is_detached(&self, id: FunctionId) -> bool {
-        self.detached.contains(&id)
+        self.in_turns.contains(&id)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use gpuprobe_discover::{FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
+use gpuprobe_discover::{FailurePoint, FileId, Loader, PlannedFunction, ProbeCost, Skipped, Target};
 use gpuprobe_event::{Function, FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags, Object};
 
@@ -14,7 +14,9 @@ use crate::error::CaptureError;
 use crate::function_table::function_row::{may_throw, row, runs_callbacks};
 use crate::host::support::Tier;
 use crate::load::collect::{Collect, CountedOps};
-use crate::load::probe_programs::{UprobeKind, entry_count_program, programs, tensor_program};
+use crate::load::probe_programs::{
+    UprobeKind, entry_count_program, failure_program, lossless_program, programs, tensor_program,
+};
 use crate::wire::object_handles::map_of;
 use crate::wire::{LibraryNumber, MapName, ProgramName, as_bytes, number};
 
@@ -28,11 +30,15 @@ pub struct Attached {
     pub is_foreign: bool,
     /// How many functions are probed.
     pub functions: usize,
+    /// How many failure points are probed.
+    pub failure_points: usize,
     /// The functions that are not probed, with the reason.
     pub skipped: Vec<Skipped>,
     /// Since when its calls are observed, on the monotonic clock.
     pub observed_since_ns: Option<u64>,
     pub(crate) links: Vec<LinkId>,
+    /// Those of the sampled functions, during a turn.
+    pub(crate) turn_links: Vec<LinkId>,
     /// Functions with their own links.
     pub(crate) detachable: Vec<DetachableFunction>,
     pub(crate) points: HashMap<FunctionId, ProbeCost>,
@@ -48,7 +54,7 @@ pub struct Attached {
 pub(crate) struct DetachableFunction {
     pub(crate) planned: PlannedFunction,
     counts_entries: bool,
-    /// Empty while it is detached.
+    /// Empty while it is sampled.
     pub(crate) links: Vec<LinkId>,
 }
 
@@ -60,22 +66,28 @@ impl DetachableFunction {
         file: &ProbedFile,
         patience: &mut Patience,
     ) -> Result<Vec<LinkId>, CaptureError> {
-        let programs = match self.counts_entries && !options.bare {
+        attach_group(helper, options, file, (self.programs(options), &[&self.planned]), patience)
+    }
+
+    pub(crate) fn programs(&self, options: AttachOptions) -> &'static [(ProgramName, UprobeKind)] {
+        match self.counts_entries && !options.bare {
             true => std::slice::from_ref(entry_count_program(options.tier)),
             false => options.programs(self.planned.function),
-        };
-        attach_group(helper, options, file, (programs, &[&self.planned]), patience)
+        }
     }
 }
 
 impl Attached {
     /// How many BPF links its probes have.
     pub fn links(&self) -> usize {
-        self.links.len() + self.detachable.iter().map(|f| f.links.len()).sum::<usize>()
+        self.links.len()
+            + self.turn_links.len()
+            + self.detachable.iter().map(|f| f.links.len()).sum::<usize>()
     }
 
     pub(crate) fn into_links(self) -> impl Iterator<Item = LinkId> {
-        self.links.into_iter().chain(self.detachable.into_iter().flat_map(|f| f.links))
+        let links = self.links.into_iter().chain(self.turn_links);
+        links.chain(self.detachable.into_iter().flat_map(|f| f.links))
     }
 }
 
@@ -89,8 +101,12 @@ pub(crate) struct AttachOptions {
     pub(crate) bare: bool,
     /// The number that its calls are sent with.
     pub(crate) library: LibraryNumber,
+    /// The number of the turn that probes are attached for; 0 for those that stay.
+    pub(crate) turn: u16,
     /// The GPU operations that are counted.
     pub(crate) counted: CountedOps,
+    /// Calls that are streamed wait while the ring is half full.
+    pub(crate) lossless: bool,
     /// Whether a return probe can be prepared on whatever stack a call is made: see `bpf/core/return_safety.bpf.h`.
     pub(crate) may_always_return: bool,
 }
@@ -110,8 +126,12 @@ impl AttachOptions {
         programs(self.tier, entry_only, self.bare)
     }
 
-    fn cookie(&self, f: &PlannedFunction) -> u64 {
-        u64::from(self.library) << 32 | u64::from(f.function.0)
+    fn cookie(&self, function: FunctionId) -> u64 {
+        u64::from(self.turn) << number::COOKIE_TURN | u64::from(self.library) << 32 | u64::from(function.0)
+    }
+
+    fn cookie_of_failure(&self, point: &FailurePoint) -> u64 {
+        self.cookie(point.function) | u64::from(point.register) << number::STATUS_SHIFT
     }
 }
 
@@ -170,9 +190,11 @@ fn attach_within(
         id: library.id,
         is_foreign: library.open_path != library.path,
         functions: 0,
+        failure_points: 0,
         skipped: Vec::new(),
         observed_since_ns: None,
         links: Vec::new(),
+        turn_links: Vec::new(),
         detachable: Vec::new(),
         points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
         options,
@@ -218,6 +240,7 @@ fn attach_all(
             Ok(links) => {
                 attached.functions += group.len();
                 attached.links.extend(links);
+                attached.links.extend(attach_lossless(helper, options, &file, &group, collect, patience)?);
             }
             // all other groups would hang in the same file system, or not find the file either
             Err(error) if error.is_stall() || error.is_removed() => return Err(error),
@@ -232,10 +255,40 @@ fn attach_all(
             }
         }
     }
+    attach_failure_points(helper, target, attached, patience)?;
     match last_error {
         Some(error) if attached.functions == 0 => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Probes all failure points of a library by one link. They are not needed for anything else, so that a Linux kernel
+/// which refuses them costs only these failures.
+fn attach_failure_points(
+    helper: &mut HelperClient,
+    target: &Target,
+    attached: &mut Attached,
+    patience: &mut Patience,
+) -> Result<(), CaptureError> {
+    let options = attached.options;
+    let program =
+        failure_program(options.tier).filter(|_| !target.failure_points.is_empty() && !options.bare);
+    let Some((name, kind)) = program else { return Ok(()) };
+    let points = target.failure_points.iter();
+    let points: Vec<_> = points.map(|point| (point.offset, options.cookie_of_failure(point))).collect();
+    let count = points.len();
+    match link(helper, name, kind, &attached.file, points, patience) {
+        Ok(link) => {
+            attached.links.push(link);
+            attached.failure_points = count;
+        }
+        Err(error) if error.is_stall() || error.is_removed() => return Err(error),
+        Err(error) => {
+            let reason = format!("failures in the runtime itself are not counted: {error}");
+            attached.skipped.push(Skipped::function(&attached.path, reason));
+        }
+    }
+    Ok(())
 }
 
 /// Gives each of these functions its own links, and returns the last error. Stops at the first one that takes too
@@ -263,8 +316,8 @@ fn attach_detachable(
                     continue;
                 }
             }
-            attached.functions += 1;
         }
+        attached.functions += 1;
         attached.detachable.push(function);
     }
     Ok(last_error)
@@ -282,22 +335,21 @@ fn fill_rows(
         let Some(function) = catalogue().get(planned.function) else { continue };
         let mut row = row(function, collect(planned.function), options.counted);
         row.flags |= if options.has_no_return(planned.function) { number::FUNCTION_ENTRY_ONLY } else { 0 };
-        // its probes in other files may still be attached
-        row.flags |= if detachable.is_detached(planned.function) { number::FUNCTION_DETACHING } else { 0 };
+        row.flags |= detachable.flags(planned.function);
         map.update(&planned.function.0.to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of functions"))?;
     }
     Ok(())
 }
 
-fn attach_group(
+pub(super) fn attach_group(
     helper: &mut HelperClient,
     options: AttachOptions,
     file: &ProbedFile,
     (programs, group): (&[(ProgramName, UprobeKind)], &[&PlannedFunction]),
     patience: &mut Patience,
 ) -> Result<Vec<LinkId>, CaptureError> {
-    let points: Vec<_> = group.iter().map(|f| (f.point.offset, options.cookie(f))).collect();
+    let points: Vec<_> = group.iter().map(|f| (f.point.offset, options.cookie(f.function))).collect();
     let mut links = Vec::new();
     for (name, kind) in programs {
         match link(helper, *name, *kind, file, points.clone(), patience) {
@@ -309,6 +361,26 @@ fn attach_group(
         }
     }
     Ok(links)
+}
+
+/// Lets the calls wait that are streamed, if none may be lost.
+fn attach_lossless(
+    helper: &mut HelperClient,
+    options: AttachOptions,
+    file: &ProbedFile,
+    group: &[&PlannedFunction],
+    collect: &dyn Fn(FunctionId) -> Collect,
+    patience: &mut Patience,
+) -> Result<Option<LinkId>, CaptureError> {
+    let is_streamed = |f: &&&PlannedFunction| {
+        options.lossless && matches!(collect(f.function), Collect::Stream | Collect::CountAndStream)
+    };
+    let points: Vec<_> =
+        group.iter().filter(is_streamed).map(|f| (f.point.offset, options.cookie(f.function))).collect();
+    match lossless_program(options.tier).filter(|_| !points.is_empty()) {
+        Some((name, kind)) => link(helper, name, kind, file, points, patience).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// Attaches the program that pauses processes while libraries are mapped.
@@ -376,7 +448,8 @@ mod tests {
             PlannedFunction { function, name: (*name).to_owned(), point }
         };
         let names = ["cuInit", "cuMemAlloc_v2", "cuMemFree_v2", "cuCtxCreate_v2", "cuModuleLoad"];
-        Target { library, functions: names.iter().map(planned).collect() }
+        let functions = names.iter().map(planned).collect();
+        Target { library, functions, failure_points: Vec::new() }
     }
 
     /// Attaches a library with a link for each of its functions, which fails.
@@ -386,7 +459,9 @@ mod tests {
             entry_only: true,
             bare: false,
             library: 1,
+            turn: 0,
             counted: CountedOps::default(),
+            lossless: false,
             may_always_return: true,
         };
         let collect = |_| Collect::Stream;

@@ -3,5 +3,5 @@
 pub(crate) mod agent_probes;
 pub(crate) mod detachable_probes;
 pub(crate) mod library;
-pub(crate) mod pause;
+pub(crate) mod sampled_probes;
 pub(crate) mod uprobe_attacher;

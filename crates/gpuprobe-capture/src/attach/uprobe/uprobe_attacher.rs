@@ -41,6 +41,7 @@ pub(crate) struct UprobeAttacher {
     entry_only: bool,
     bare: bool,
     counted: CountedOps,
+    lossless: bool,
     /// The number of the library that was attached last.
     last_number: LibraryNumber,
 }
@@ -67,6 +68,7 @@ impl UprobeAttacher {
             entry_only: config.entry_only,
             bare: config.bare,
             counted,
+            lossless: config.lossless,
             last_number: 0,
         })
     }
@@ -126,7 +128,9 @@ impl UprobeAttacher {
             entry_only: self.entry_only,
             bare: self.bare,
             library: number,
+            turn: 0,
             counted: self.counted,
+            lossless: self.lossless,
             may_always_return: self.tier == Tier::Session || may_write_back(),
         };
         let (helper, detachable) = (&mut self.helper, &self.detachable);
@@ -179,7 +183,10 @@ impl UprobeAttacher {
         state: u32,
         observed_since_ns: u64,
     ) -> Result<(), CaptureError> {
-        let row = gp_library { observed_since_ns, state, reserved: 0 };
+        let attached = self.attached.values().find(|attached| attached.options.library == library);
+        let opened = attached.and_then(|attached| attached.file.expected);
+        let file_bytes = opened.map_or(0, |opened| u32::try_from(opened.size).unwrap_or(u32::MAX));
+        let row = gp_library { observed_since_ns, state, file_bytes };
         map_of(&self.object, MapName::Libraries)?
             .update(&u32::from(state_row(library)).to_ne_bytes(), as_bytes(&row), MapFlags::ANY)
             .map_err(CaptureError::bpf("write the table of libraries"))

@@ -132,6 +132,7 @@ fn every_record_fits() {
                 rows: false,
                 annotate_records: true,
                 call_sites: true,
+                samples_launch_returns: false,
             },
         );
         assert!(usize::from(row.record_bytes) <= size_of::<gp_call>(), "{}", f.name);
@@ -167,4 +168,22 @@ fn a_report_of_a_tensor_is_read_from_its_arguments() {
     for (index, argument) in (0u8..).zip(arguments) {
         assert!(same(argument, register(index)), "argument {index}");
     }
+}
+
+#[test]
+fn returns_are_sampled_of_launches_of_one_kernel_that_are_counted() {
+    let samples = |name: &str, collect, rows| {
+        let counted =
+            CountedOps { launches: true, rows, samples_launch_returns: true, ..CountedOps::default() };
+        let function = catalogue().lookup(Api::Driver, None, name).unwrap();
+        row(function, collect, counted).flags & number::FUNCTION_SAMPLES_RETURNS != 0
+    };
+    assert!(
+        samples("cuLaunchKernel", Collect::Count, true) && samples("cuLaunchKernelEx", Collect::Count, true)
+    );
+    assert!(!samples("cuLaunchKernel", Collect::CountAndStream, true), "its record needs the return");
+    assert!(!samples("cuLaunchCooperativeKernelMultiDevice", Collect::Count, true), "several kernels");
+    assert!(
+        !samples("cuGraphLaunch", Collect::Count, true) && !samples("cuMemAlloc_v2", Collect::Count, true)
+    );
 }

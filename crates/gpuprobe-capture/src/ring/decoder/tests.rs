@@ -16,7 +16,7 @@ fn call_of(name: &str) -> gp_call {
     let function = catalogue().lookup(Api::Runtime, Some(12), name).unwrap();
     gp_call {
         kind: number::RECORD_CALL,
-        function: function.id.0,
+        function: u16::try_from(function.id.0).unwrap(),
         id: 5,
         tgid: 10,
         tid: 11,
@@ -67,7 +67,7 @@ fn an_unmap_that_ends_two_allocations_counts_two_frees() {
 
 fn driver_call(name: &str) -> gp_call {
     let function = catalogue().lookup(Api::Driver, None, name).unwrap();
-    gp_call { function: function.id.0, ..call_of("cudaMemcpy") }
+    gp_call { function: u16::try_from(function.id.0).unwrap(), ..call_of("cudaMemcpy") }
 }
 
 #[test]

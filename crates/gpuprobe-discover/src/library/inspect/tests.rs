@@ -107,7 +107,12 @@ fn a_linked_in_runtime_is_found_by_its_symbols() {
 
     assert!(inspected(&static_program(3).interpreter("/lib/ld.so"), "wrapper").is_empty());
     assert!(inspected(&static_program(5), "libplain.so").is_empty(), "a library without GPU code");
-    assert_eq!(inspected(&static_program(5).section(".nv_fatbin"), "libgpu.so").len(), 1);
+    let gpu_library = || static_program(5).section(".nv_fatbin");
+    assert_eq!(inspected(&gpu_library(), "libgpu.so").len(), 1);
+    let importing = gpu_library().raw("__cudaRegisterFatBinary", 0x12, 0, 0);
+    assert!(inspected(&importing, "libtorch_cuda.so").is_empty(), "its GPU code is registered elsewhere");
+    let similar = gpu_library().raw("__cudaRegisterFatBinaryEnd", 0x12, 0, 0);
+    assert_eq!(inspected(&similar, "libgpu.so").len(), 1, "the name of another function");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use gpuprobe_capture::{Tier, support};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use self::modes::{MODES, Mode, TARGETS};
+use self::modes::{Mode, targets_on};
 use self::other_program::OtherProgram;
 use self::probed_copy::{ProbeKind, ProbedCopy};
 use crate::cli::BenchArgs;
@@ -104,16 +104,16 @@ fn on_tier(args: &BenchArgs, signals: &mut Signals, tier: Option<Tier>, is_best:
     }
     let program = folder.path().join("bench");
     embedded::write(&program, PROGRAM)?;
-    let modes = if args.beside.is_some() { &MODES[..] } else { &MODES[..MODES.len() - 1] };
+    let modes = modes::modes(args.beside.is_some());
     let mut other = None;
     if let Some(command) = &args.beside {
         let library = copy_of(&mut copies, ProbeKind::ByOther)?.library(modes::Prologue::Push)?;
         other = Some(OtherProgram::start(command, library)?);
     }
-    let lines = measure(&program, &mut copies, (modes, args.rounds), signals, other.as_mut())?;
+    let lines = measure(&program, &mut copies, (&modes, args.rounds), signals, other.as_mut())?;
     // so that its output comes before our table
     drop(other);
-    let measured = read(&lines, modes, &mut copies)?;
+    let measured = read(&lines, &modes, &mut copies)?;
     for copy in &mut copies {
         copy.end()?;
     }
@@ -123,7 +123,7 @@ fn on_tier(args: &BenchArgs, signals: &mut Signals, tier: Option<Tier>, is_best:
     Ok(TierCost {
         tier: tier.map_or_else(String::new, |tier| tier.to_string()),
         modes: costs(&measured),
-        targets: if is_judged { judge(&measured, &TARGETS) } else { Vec::new() },
+        targets: if is_judged { judge(&measured, &targets_on(tier)) } else { Vec::new() },
     })
 }
 
@@ -144,7 +144,7 @@ fn measure(
     command.arg((WARM_UP + rounds).to_string()).arg(CALLS_PER_ROUND.to_string());
     for mode in modes {
         let library = copy_of(copies, mode.kind)?.library(mode.prologue)?;
-        command.arg(format!("{}:{}", modes::word(mode.workload), library.display()));
+        command.arg(format!("{}:{}", modes::word(mode), library.display()));
     }
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| {
         format!("cannot run {}: set TMPDIR to a folder from which programs may run", program.display())

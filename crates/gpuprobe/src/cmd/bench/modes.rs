@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use gpuprobe_analysis::Target;
-use gpuprobe_capture::Workload;
+use gpuprobe_capture::{Tier, Workload};
 
 use super::probed_copy::ProbeKind;
 
@@ -36,8 +36,16 @@ impl Prologue {
     }
 }
 
-/// The argument of the measured program for the functions of a workload.
-pub(super) fn word(workload: Workload) -> &'static str {
+/// The argument of the measured program for a mode, without the library.
+pub(super) fn word(mode: &Mode) -> String {
+    match mode.threads {
+        1 => calls_of(mode.workload).to_owned(),
+        threads => format!("{}*{threads}", calls_of(mode.workload)),
+    }
+}
+
+/// What the measured program calls for a workload.
+fn calls_of(workload: Workload) -> &'static str {
     match workload {
         Workload::Count => "count",
         // both call the same function
@@ -57,7 +65,12 @@ pub(super) struct Mode {
     pub(super) workload: Workload,
     pub(super) kind: ProbeKind,
     pub(super) prologue: Prologue,
+    /// How many threads make the calls, each as many as one thread would.
+    pub(super) threads: u32,
 }
+
+/// Many threads: as many as the CPUs of a machine with a GPU.
+const MANY: u32 = 16;
 
 /// A mode on functions that start with a `push`.
 const fn mode(
@@ -68,17 +81,21 @@ const fn mode(
     kind: ProbeKind,
 ) -> Mode {
     let floor = if floor.is_empty() { None } else { Some(floor) };
-    Mode { name, what, floor, workload, kind, prologue: Prologue::Push }
+    Mode { name, what, floor, workload, kind, prologue: Prologue::Push, threads: 1 }
 }
 
 const fn with_prologue(with: Prologue, mode: Mode) -> Mode {
     Mode { prologue: with, ..mode }
 }
 
+const fn by_many_threads(mode: Mode) -> Mode {
+    Mode { threads: MANY, ..mode }
+}
+
 /// Without probes: the program checks that the code of the other libraries is the same.
 const NONE: Mode = mode("none", "a call without probes", "", Workload::Count, ProbeKind::Unprobed);
 
-pub(super) const MODES: [Mode; 27] = [
+pub(super) const MODES: [Mode; 35] = [
     NONE,
     mode("floor", "a call with empty probes (the floor)", "", Workload::Count, ProbeKind::Empty),
     mode("count", "counted: calls, errors, latency", "floor", Workload::Count, ProbeKind::Plain),
@@ -92,11 +109,25 @@ pub(super) const MODES: [Mode; 27] = [
     mode("sites", "and where it was allocated", "floor_pair", Workload::Memory, ProbeKind::WithSites),
     mode("floor_launch", "a launch with empty probes (the floor)", "", Workload::Launches, ProbeKind::Empty),
     mode(
+        "floor_launch_entry",
+        "the same at the entry only",
+        "floor_launch",
+        Workload::Launches,
+        ProbeKind::EmptyEntry,
+    ),
+    mode(
         "launches",
         "by CUDA kernel and stream, with gaps",
         "floor_launch",
         Workload::Launches,
         ProbeKind::WithLaunches,
+    ),
+    mode(
+        "launch_returns",
+        "with the return of every launch",
+        "floor_launch",
+        Workload::Launches,
+        ProbeKind::WithLaunchReturns,
     ),
     mode(
         "launch_record",
@@ -115,6 +146,34 @@ pub(super) const MODES: [Mode; 27] = [
     mode("floor_copy", "a copy with empty probes (the floor)", "", Workload::Copies, ProbeKind::Empty),
     mode("bytes", "counted with bytes", "floor_copy", Workload::Copies, ProbeKind::WithBytes),
     mode("copies", "by direction and memory", "floor_copy", Workload::Copies, ProbeKind::WithCopies),
+    by_many_threads(mode(
+        "floor_copy_threads",
+        "a copy with empty probes, 16 threads",
+        "floor_copy",
+        Workload::Copies,
+        ProbeKind::Empty,
+    )),
+    by_many_threads(mode(
+        "copies_threads",
+        "by direction and memory, 16 threads",
+        "copies",
+        Workload::Copies,
+        ProbeKind::WithCopies,
+    )),
+    by_many_threads(mode(
+        "floor_pair_threads",
+        "an allocation and a free, empty, 16 threads",
+        "floor_pair",
+        Workload::Memory,
+        ProbeKind::Empty,
+    )),
+    by_many_threads(mode(
+        "memory_threads",
+        "counted, with live memory, 16 threads",
+        "memory",
+        Workload::Memory,
+        ProbeKind::Plain,
+    )),
     with_prologue(
         Prologue::CmpJe,
         mode("floor_cmp_je", "empty, after cmp; je", "floor", Workload::Count, ProbeKind::Empty),
@@ -153,21 +212,44 @@ pub(super) const MODES: [Mode; 27] = [
         Prologue::Mov,
         mode("count_mov", "counted", "floor_mov", Workload::Count, ProbeKind::Plain),
     ),
-    // the last one, so that it can be omitted
+    // the measured program waits for the probes of the other program at the first of these
     mode("other", "with the probes of the other program", "floor", Workload::Other, ProbeKind::ByOther),
+    mode(
+        "other_pair",
+        "an allocation and a free with them",
+        "floor_pair",
+        Workload::Memory,
+        ProbeKind::ByOther,
+    ),
+    mode("other_copy", "a copy with them", "floor_copy", Workload::Copies, ProbeKind::ByOther),
 ];
 
+/// The modes to measure, with or without another program.
+pub(super) fn modes(with_other: bool) -> Vec<Mode> {
+    MODES.into_iter().filter(|mode| with_other || mode.kind != ProbeKind::ByOther).collect()
+}
+
 /// The targets, for the best way to attach.
-pub(super) const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 12] = [
     Target { mode: "count", to: "floor", limit: 1.25 },
     Target { mode: "bytes", to: "floor_copy", limit: 1.25 },
     Target { mode: "stream", to: "floor", limit: 1.30 },
     Target { mode: "stream_file", to: "floor", limit: 1.30 },
     Target { mode: "entry", to: "floor_entry", limit: 1.10 },
     Target { mode: "memory", to: "floor_pair", limit: 1.35 },
+    Target { mode: "launches", to: "floor_launch", limit: 1.10 },
+    Target { mode: "copies_threads", to: "copies", limit: 1.15 },
     Target { mode: "count_cmp_je", to: "count", limit: 1.10 },
     Target { mode: "count", to: "other", limit: 0.80 },
+    Target { mode: "copies", to: "other_copy", limit: 0.85 },
+    Target { mode: "memory", to: "other_pair", limit: 0.85 },
 ];
+
+/// Only sessions can decline the return probes of launches.
+pub(super) fn targets_on(tier: Option<Tier>) -> Vec<Target> {
+    let applies = |target: &Target| target.mode != "launches" || tier == Some(Tier::Session);
+    TARGETS.into_iter().filter(applies).collect()
+}
 
 /// The functions that have probes of one kind in one library, each once.
 pub(super) fn functions_with(kind: ProbeKind, prologue: Prologue) -> BTreeSet<&'static str> {
@@ -192,6 +274,9 @@ mod tests {
         assert!(MODES.iter().filter_map(|mode| mode.floor).all(|floor| names.contains(floor)));
         assert!(TARGETS.iter().all(|target| names.contains(target.mode) && names.contains(target.to)));
         // the measured program compares the code of the other libraries with that of the first
-        assert_eq!((MODES[0].name, MODES[MODES.len() - 1].kind), ("none", ProbeKind::ByOther));
+        assert_eq!(MODES[0].name, "none");
+        let by_other = MODES.iter().filter(|mode| mode.kind == ProbeKind::ByOther);
+        assert_eq!(by_other.map(|mode| mode.workload).next(), Some(Workload::Other));
+        assert!(modes(false).iter().all(|mode| mode.kind != ProbeKind::ByOther));
     }
 }

@@ -36,6 +36,8 @@ pub(super) enum ProbeKind {
     WithSites,
     /// Those of the daemon for launches.
     WithLaunches,
+    /// Those of the daemon with `--all-launch-returns`.
+    WithLaunchReturns,
     /// Those of the daemon for copies.
     WithCopies,
     /// Those of the daemon if copies are not shown: only their number and bytes.
@@ -49,7 +51,7 @@ pub(super) enum ProbeKind {
 }
 
 impl ProbeKind {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Unprobed,
         Self::Empty,
         Self::EmptyEntry,
@@ -58,6 +60,7 @@ impl ProbeKind {
         Self::ToFile,
         Self::WithSites,
         Self::WithLaunches,
+        Self::WithLaunchReturns,
         Self::WithCopies,
         Self::WithBytes,
         Self::Recorded,
@@ -75,7 +78,12 @@ impl ProbeKind {
             Self::Plain | Self::ToFile | Self::WithBytes => Some(config),
             Self::Entry => Some(CaptureConfig { entry_counts: true, ..config }),
             Self::WithSites => Some(CaptureConfig { sites: true, ..config }),
-            Self::WithLaunches => Some(CaptureConfig { launches: true, names: true, ..config }),
+            Self::WithLaunches | Self::WithLaunchReturns => Some(CaptureConfig {
+                launches: true,
+                names: true,
+                sample_launch_returns: self == Self::WithLaunches,
+                ..config
+            }),
             Self::WithCopies => Some(CaptureConfig { copies: true, ..config }),
             Self::Recorded | Self::RecordedWithSites => Some(CaptureConfig {
                 call_sites: self == Self::RecordedWithSites,
@@ -194,7 +202,7 @@ fn attach(capture: &mut Capture, library: &Path, kind: ProbeKind, functions: &BT
         let function = catalogue().lookup(library.kind, library.cuda_major, name);
         function.filter(|f| functions.contains(f.name)).map(|f| f.id)
     };
-    let (plan, _) = plan(&scan.libraries, &id);
+    let (plan, _) = plan(&scan.libraries, &id, &|_, _| None);
     let collect = |id: FunctionId| match kind {
         ProbeKind::Entry => Collect::EntryCount,
         ProbeKind::Recorded | ProbeKind::RecordedWithSites => Collect::Stream,

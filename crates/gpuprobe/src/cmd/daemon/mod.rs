@@ -1,5 +1,6 @@
 //! `gpuprobe daemon`: counts the calls of every CUDA process of the host in BPF programs, and serves metrics.
 
+mod otlp;
 mod reload;
 
 use std::path::Path;
@@ -9,9 +10,11 @@ use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{
-    CaptureConfig, Collect, Urgent, drop_privileges, install_seccomp_filter, return_memory_early,
+    CaptureConfig, Collect, ThreadIterator, Tier, Urgent, drop_privileges, install_seccomp_filter,
+    return_memory_early,
 };
 use gpuprobe_event::{Class, Tgid};
+use gpuprobe_output::otlp::Push;
 use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
 use nix::sys::signal::Signal;
 
@@ -22,12 +25,13 @@ use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
 use crate::session::host::observer::{MEMORY, Observer};
+use crate::session::host::pending_calls::PendingCalls;
 use crate::session::host::processes::Processes;
 use crate::session::host::self_metrics::SelfMetricsReader;
 use crate::session::probes::linux_hooks;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
-use crate::session::probes::selection::{Selection, pattern};
+use crate::session::probes::selection::{RuntimeFailures, Selection, pattern};
 use crate::session::signals::{Arrived, Signals};
 use crate::session::threads::stacks_service::{SeenByProbes, StacksService, StacksSources};
 use crate::session::threads::thread_samples::OpenCalls;
@@ -69,12 +73,14 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let (sections, classes) = features(args);
     let named = args.memleak || args.cudatrace || args.bandwidth_util;
     let entry_counted = args.calls_only.iter().map(|glob| pattern(glob)).collect::<Result<_>>()?;
-    let selection = Selection::Driver { classes, named, few: false, failures: true, entry_counted };
+    let failures = if args.runtime_failures { RuntimeFailures::WithMemory } else { RuntimeFailures::Rare };
+    let selection = Selection::Driver { classes, named, few: false, failures, entry_counted };
     let endpoint = open_endpoint(args).map_err(|error| match error {
         HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
         error => error.into(),
     })?;
     let url = endpoint.url();
+    let push = otlp::settings(args, &url)?;
     let config = capture_config(args, sections, &resolved);
     let budget =
         args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Count)).transpose()?;
@@ -83,6 +89,8 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let graphs = args.gpu_time.map(|_| GraphTimes::Nodes);
     let probes = probes.with_hooks(resolved.hooks).with_budget(budget).with_gpu_times(graphs, schedule);
     let stacks = args.stacks.then(StacksSources::open).transpose()?;
+    let declines_returns = config.sample_launch_returns && probes.capture.tier() == Tier::Session;
+    let pending = PendingCalls::new(declines_returns.then(ThreadIterator::new).transpose()?);
     // before there are other threads: privileges are per thread
     drop_privileges(false).context("cannot give up privileges")?;
     // before data of other processes is read, and before foreign code (NVML) is loaded
@@ -92,10 +100,13 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
             "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
         );
     }
-    let latest = Latest::default();
+    let latest = Latest::with_series(args.series());
     let stacks = stacks.map(|sources| StacksService::start(sources, latest.clone())).transpose()?;
+    let push = push.map(|settings| Push::start(settings, latest.clone())).transpose()?;
     let mut daemon = Daemon {
-        observer: observer(args, sections, probes)?,
+        observer: observer(args, sections, probes)?
+            .with_pending_calls(pending)
+            .with_log_events(push.as_ref().map(Push::events)),
         signals,
         // before the host is scanned, so that no mapping is missed
         watch: Watch::start(args.rescan),
@@ -103,6 +114,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         latest,
         server: None,
         stacks,
+        push,
         self_metrics: SelfMetricsReader::new(Path::new("/proc")),
         shows_addresses: sections.memory && args.addresses,
         classic: Classic::new(sections, 0).with_addresses(args.addresses),
@@ -131,7 +143,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
     let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
     let observer = if args.gpu_time.is_some() { observer.with_gpu_times() } else { observer };
-    Ok(observer.with_gpus(gpus).with_states(states).with_pending_calls())
+    Ok(observer.with_gpus(gpus).with_states(states))
 }
 
 fn open_endpoint(args: &DaemonArgs) -> Result<Endpoint, HttpError> {
@@ -150,6 +162,8 @@ fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHook
         tier: args.attach,
         only_targets: !args.pids.is_empty(),
         launches: sections.launches,
+        // what Linux does inside a call is counted with the call, so its return must be probed
+        sample_launch_returns: !args.all_launch_returns && args.driver.is_empty() && args.hooks.is_empty(),
         names: sections.launches,
         copies: sections.copies,
         device_syscalls: !args.driver.is_empty(),
@@ -157,6 +171,7 @@ fn capture_config(args: &DaemonArgs, sections: Sections, resolved: &ResolvedHook
         tracepoints: resolved.tracepoints.clone(),
         detachable: args.budget.is_some(),
         entry_counts: !args.calls_only.is_empty(),
+        failure_points: true,
         sites: sections.memory || args.tensors,
         tensors: args.tensors,
         gpu_time: args.gpu_time.is_some(),
@@ -194,6 +209,9 @@ fn ends(arrived: &Arrived) -> bool {
 /// counted as unnamed in it and not only in the next one. It is a little longer than the wait for names.
 const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_TIMEOUT_NS + 500_000_000);
 
+/// A snapshot waits at most this long for the end of a stratum of sampled functions.
+const MOST_LATE: Duration = Duration::from_secs(5);
+
 struct Daemon {
     observer: Observer,
     signals: Signals,
@@ -203,6 +221,8 @@ struct Daemon {
     server: Option<ServerHandle>,
     /// With `--stacks`.
     stacks: Option<StacksService>,
+    /// With `--otlp`.
+    push: Option<Push>,
     self_metrics: SelfMetricsReader,
     shows_addresses: bool,
     classic: Classic,
@@ -244,7 +264,7 @@ impl Daemon {
             self.observer.probes.capture.wait(&others, due);
             let arrived = self.signals.take();
             if arrived.iter().any(ends) {
-                return Ok(());
+                return self.push_last();
             }
             if arrived.iter().any(|a| a.signal == Signal::SIGHUP) {
                 self.reload();
@@ -258,7 +278,9 @@ impl Daemon {
                 has_read_launches = true;
                 self.observer.update_launches()?;
             }
-            if published.elapsed() >= self.args.refresh {
+            let is_late = published.elapsed() >= self.args.refresh + MOST_LATE;
+            let can_publish = self.observer.probes.is_between_strata() || is_late;
+            if published.elapsed() >= self.args.refresh && can_publish {
                 (published, has_read_launches) = (Instant::now(), false);
                 self.publish()?;
             }
@@ -267,8 +289,14 @@ impl Daemon {
                 displayed = Instant::now();
                 self.display()?;
             }
-            self.observer.probes.capture.rest(REST);
+            let rest = self.observer.probes.budget_due().map_or(REST, |due| due.min(REST));
+            self.observer.probes.capture.rest(rest);
         }
+    }
+
+    /// What happened since the last snapshot is pushed at the end.
+    fn push_last(&mut self) -> Result<()> {
+        if self.push.is_some() { self.publish() } else { Ok(()) }
     }
 
     fn publish(&mut self) -> Result<()> {
@@ -276,6 +304,8 @@ impl Daemon {
         self.observer.sample()?;
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
         snapshot.self_metrics = self.self_metrics.read();
+        snapshot.pushed = self.push.as_ref().map(Push::counts);
+        snapshot.summed_up = self.observer.processes.take_summed_up();
         self.latest.publish(snapshot, self.args.refresh);
         if let Some(stacks) = &self.stacks {
             let capture = &mut self.observer.probes.capture;

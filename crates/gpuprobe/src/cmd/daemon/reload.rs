@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use gpuprobe_output::HttpError;
+use gpuprobe_output::{HttpError, SeriesSettings};
 
 use super::{Daemon, open_endpoint};
 use crate::cli::{DaemonArgs, daemon_settings};
@@ -34,16 +34,16 @@ impl Daemon {
         self.observer.set_rescan(new.rescan);
         self.observer.set_state_interval(new.refresh);
         self.observer.processes.set_retention(new.max_exited, new.keep_exited);
+        self.latest.set_series(SeriesSettings { aggregate: self.args.aggregate, ..new.series() });
         self.observer.probes.verbose = new.verbose;
-        if let Err(error) = self.observer.probes.set_budget(new.budget) {
-            unchanged.push(format!("budget ({error:#})"));
-        }
+        self.observer.probes.set_budget(new.budget);
         self.watch.set_rescan(new.rescan);
         let fixed = self.args.clone();
         self.args = DaemonArgs {
             warm_up: new.warm_up,
             rescan: new.rescan,
             max_exited: new.max_exited,
+            max_series_processes: new.max_series_processes,
             keep_exited: new.keep_exited,
             verbose: new.verbose,
             refresh: new.refresh,
@@ -141,6 +141,8 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("pid", old.pids != new.pids),
         ("hooks", old.hooks != new.hooks),
         ("calls_only", old.calls_only != new.calls_only),
+        ("all_launch_returns", old.all_launch_returns != new.all_launch_returns),
+        ("runtime_failures", old.runtime_failures != new.runtime_failures),
         // other settings may need the same file, so it is not detached
         ("path", old.paths.iter().any(|path| !new.paths.contains(path))),
         ("attach", old.attach != new.attach),
@@ -150,6 +152,13 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("max_allocations", old.max_allocations != new.max_allocations),
         ("max_counters", old.max_counters != new.max_counters),
         ("max_kernels", old.max_kernels != new.max_kernels),
+        ("otlp", old.otlp.url != new.otlp.url),
+        ("otlp_interval", old.otlp.interval != new.otlp.interval),
+        ("otlp_headers_file", old.otlp.headers_file != new.otlp.headers_file),
+        ("otlp_ca_file", old.otlp.ca_file != new.otlp.ca_file),
+        ("otlp_temporality", old.otlp.temporality != new.otlp.temporality),
+        ("otlp_attribute", old.otlp.attributes != new.otlp.attributes),
+        ("aggregate", old.aggregate != new.aggregate),
         ("container_logs", old.container_logs != new.container_logs),
         ("nvml", old.nvml.nvml != new.nvml.nvml),
         ("driver_folder", old.nvml.driver_folder != new.nvml.driver_folder),
@@ -170,11 +179,12 @@ mod tests {
     }
 
     /// Settings that take effect at once.
-    const AT_ONCE: [&str; 10] = [
+    const AT_ONCE: [&str; 11] = [
         "path",
         "warm-up",
         "rescan",
         "max-exited",
+        "max-series-processes",
         "keep-exited",
         "verbose",
         "refresh",
@@ -201,7 +211,7 @@ mod tests {
         for arg in command.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != "config")) {
             let long = arg.get_long().unwrap();
             let option = format!("--{long}");
-            let values = ["multi", "127.0.0.1:7", "77", "7", "/x", "7%"];
+            let values = ["multi", "127.0.0.1:7", "77", "7", "/x", "7%", "delta", "k=v", "pod"];
             let mut tries = values.iter().map(|value| vec![option.as_str(), value]).collect::<Vec<_>>();
             tries.push(vec![&option]);
             let parsed = |words: &Vec<&str>| {

@@ -14,7 +14,7 @@ use gpuprobe_capture::{
     nvml_versions, support, xid_source,
 };
 use gpuprobe_discover::{
-    HostPaths, Inspector, Library, NvidiaKmod, ProbeCost, Scan, SkipCause, nvidia_kmods, plan,
+    HostPaths, Inspector, Library, NvidiaKmod, ProbeCost, Scan, SkipCause, Skipped, nvidia_kmods, plan,
 };
 use gpuprobe_event::Hooks;
 use gpuprobe_event::driver::Version;
@@ -22,7 +22,8 @@ use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
 use self::gpu_time::GpuTimeSupport;
-use crate::cli::DoctorArgs;
+use crate::cli::{DoctorArgs, Layer};
+use crate::cmd::daemon::EVERYTHING;
 use crate::session::probes::selection::Selection;
 use crate::terminal::stdout::print;
 
@@ -85,17 +86,26 @@ struct Probable {
     library: Library,
     functions: usize,
     cheap: usize,
+    /// The failure points that the daemon probes, and why functions have none.
+    failure_points: usize,
+    without_points: Vec<Skipped>,
 }
 
 impl Probable {
     fn of(library: &Library) -> Result<Self> {
-        let all = Selection::from_globs(&["*".to_owned()], &Hooks::default())?;
-        let (planned, _) = plan(std::slice::from_ref(library), &|l, name| all.function(l, name));
+        let all = Selection::from_globs(&["*".to_owned()], Layer::Both, &Hooks::default())?;
+        let (planned, _) =
+            plan(std::slice::from_ref(library), &|l, name| all.function(l, name), &|_, _| None);
+        let daemon = predicted_cost::daemon_selection(EVERYTHING);
+        let (failing, without_points) =
+            plan(std::slice::from_ref(library), &|_, _| None, &|l, name| daemon.failure_point(l, name));
         let points = || planned.targets.iter().flat_map(|t| &t.functions).map(|f| f.point);
         Ok(Self {
             library: library.clone(),
             functions: points().count(),
             cheap: points().filter(|p| p.cost == ProbeCost::Emulated).count(),
+            failure_points: failing.targets.iter().map(|target| target.failure_points.len()).sum(),
+            without_points,
         })
     }
 
@@ -178,11 +188,17 @@ impl Report {
         if self.libraries.is_empty() {
             writeln!(out, "no libcuda, libcudart, NVML or NCCL found")?;
         }
-        for Probable { library, functions, cheap } in &self.libraries {
+        for Probable { library, functions, cheap, failure_points, without_points } in &self.libraries {
             // escaped: other users may have made the file
             let (path, soname) = (library.path.to_string_lossy(), printable(&library.soname));
             writeln!(out, "{} ({}, {soname})", printable(&path), library.kind)?;
             writeln!(out, "        {functions} functions can be probed, {cheap} of them cheaply")?;
+            if *failure_points > 0 {
+                writeln!(out, "        {failure_points} failure points")?;
+            }
+            for skipped in without_points {
+                writeln!(out, "        {}", skipped.reason)?;
+            }
         }
         for skipped in &self.scan.skipped {
             writeln!(out, "SKIPPED {}", crate::session::probes::skips::line(skipped))?;
@@ -220,6 +236,8 @@ impl Report {
                     "functions": p.functions,
                     "cheap": p.cheap,
                     "others": p.others(),
+                    "failure_points": p.failure_points,
+                    "without_failure_points": p.without_points.iter().map(|s| &s.reason).collect::<Vec<_>>(),
                 }))
                 .collect::<Vec<_>>(),
             "skipped": self.scan.skipped.iter()

@@ -13,10 +13,10 @@ use gpuprobe_discover::{Inspector, Library, ProbeCost, Target, plan};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Class, FunctionId, Hooks, Tgid, catalogue};
 
-use crate::cli::DoctorArgs;
+use crate::cli::{DoctorArgs, Layer};
 use crate::session::host::observer::MEMORY;
 use crate::session::probes::helper_commands;
-use crate::session::probes::selection::Selection;
+use crate::session::probes::selection::{RuntimeFailures, Selection};
 use crate::session::signals::Signals;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
@@ -54,30 +54,44 @@ struct Mode {
     costs: ProbeCosts,
 }
 
-/// In the order of [`COMMANDS`], with default options.
-fn modes(args: &DoctorArgs) -> Result<[Mode; COMMANDS.len()]> {
-    let driver = |classes: &[Class]| Selection::Driver {
+/// What a daemon selects by default of these classes.
+pub(super) fn daemon_selection(classes: &[Class]) -> Selection {
+    Selection::Driver {
         classes: classes.to_vec(),
         named: false,
         few: false,
-        failures: true,
+        failures: RuntimeFailures::Rare,
         entry_counted: Vec::new(),
-    };
+    }
+}
+
+/// In the order of [`COMMANDS`], with default options.
+fn modes(args: &DoctorArgs) -> Result<[Mode; COMMANDS.len()]> {
     let config = CaptureConfig { tier: args.attach, names: true, ..CaptureConfig::default() };
-    let daemon = CaptureConfig { sites: true, launches: true, copies: true, ..config.clone() };
+    let daemon = CaptureConfig {
+        sites: true,
+        launches: true,
+        sample_launch_returns: true,
+        copies: true,
+        ..config.clone()
+    };
     let memory = CaptureConfig { sites: true, ..config.clone() };
     let costs = |config: &CaptureConfig, collect| {
         ProbeCosts::measure(config, collect, helper_commands::attach_helper(false))
     };
     Ok([
         Mode {
-            selection: driver(crate::cmd::daemon::EVERYTHING),
+            selection: daemon_selection(crate::cmd::daemon::EVERYTHING),
             collect: Collect::Count,
             costs: costs(&daemon, Collect::Count)?,
         },
-        Mode { selection: driver(MEMORY), collect: Collect::Count, costs: costs(&memory, Collect::Count)? },
         Mode {
-            selection: Selection::from_globs(&[], &Hooks::default())?,
+            selection: daemon_selection(MEMORY),
+            collect: Collect::Count,
+            costs: costs(&memory, Collect::Count)?,
+        },
+        Mode {
+            selection: Selection::from_globs(&[], Layer::Both, &Hooks::default())?,
             collect: Collect::Stream,
             costs: costs(&config, Collect::Stream)?,
         },
@@ -112,7 +126,7 @@ fn predicted(
     let modes = modes.map(|mode| Mode { selection: mode.selection.on(capture.tier()), ..mode });
     let wanted =
         |library: &Library, name: &str| modes.iter().find_map(|mode| mode.selection.function(library, name));
-    let (plan, _) = plan(libraries, &wanted);
+    let (plan, _) = plan(libraries, &wanted, &|_, _| None);
     let mut costs: HashMap<FunctionId, [f64; COMMANDS.len()]> = HashMap::new();
     for target in &plan.targets {
         capture.attach(target, &|_| Collect::EntryCount)?;

@@ -14,6 +14,7 @@ use super::launch::{self, LaunchedCommand};
 use super::stop_requests::StopRequests;
 use crate::cli::UserArgs;
 use crate::session::probes::probe_set::Probes;
+use crate::session::record::recording::Recording;
 use crate::session::signals::Signals;
 use crate::terminal::notes::note;
 
@@ -107,15 +108,28 @@ impl SupervisedCommand {
         Ok((batch, exit_status))
     }
 
+    /// Removes the probes after the command has exited, and takes in what is spooled. A signal that would end gpuprobe
+    /// discards the rest.
+    pub(crate) fn take_spooled(&mut self, probes: &mut Probes, recording: &mut Recording) -> Result<()> {
+        if probes.capture.spooled_calls().is_none() {
+            return Ok(());
+        }
+        probes.capture.detach_probes()?;
+        let Self { signals, stops, .. } = self;
+        let next = |probes: &mut Probes| {
+            let batch = probes.take()?;
+            resume_all(&batch.paused, stops, probes)?;
+            Ok(batch)
+        };
+        recording.take_spooled(probes, next, || signals.must_end())
+    }
+
     /// Detaches the probes after the command has exited.
     pub(crate) fn finish(&mut self, probes: &mut Probes) -> Result<CommandEnd> {
         // children that outlive the command are no longer observed; none of them may stay paused
         let running = probes.capture.targets()?.len();
         let ending = probes.end_observation()?;
-        for pause in &ending.batch.paused {
-            self.stops.paused(*pause);
-            resume(*pause, probes)?;
-        }
+        resume_all(&ending.batch.paused, &mut self.stops, probes)?;
         probes.capture.dismiss();
         Ok(CommandEnd { ending, running, late: self.stops.late() })
     }
@@ -137,9 +151,10 @@ impl SupervisedCommand {
         if pause.may_attach {
             self.stops.paused(pause);
             attach(tgid, pause.at_exec, probes);
+        } else {
+            // it may exit before its first stack is read
+            probes.capture.observe(tgid);
         }
-        // it may exit before its first stack is read
-        probes.capture.observe(tgid);
         resume(pause, probes)
     }
 
@@ -157,11 +172,19 @@ fn attach(tgid: Tgid, with_loader: bool, probes: &mut Probes) {
     if with_loader {
         probes.attach_loader_of(tgid);
     }
-    match probes.attach_process(tgid) {
+    match probes.attach_paused(tgid) {
         // it was killed while it was paused
-        Ok(_) | Err(DiscoverError::NoSuchProcess { .. }) => {}
+        Ok(()) | Err(DiscoverError::NoSuchProcess { .. }) => {}
         Err(error) => note!("gpuprobe: process {tgid} is not fully probed: {error:#}"),
     }
+}
+
+/// Resumes processes that need no probes any more.
+fn resume_all(pauses: &[PausedProcess], stops: &mut StopRequests, probes: &Probes) -> Result<()> {
+    pauses.iter().try_for_each(|pause| {
+        stops.paused(*pause);
+        resume(*pause, probes)
+    })
 }
 
 /// Resumes a process. It may have been killed meanwhile.

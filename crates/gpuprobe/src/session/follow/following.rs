@@ -16,6 +16,7 @@ use crate::cli::{GraphTimes, RESCAN};
 use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::Selection;
+use crate::session::record::recording::Recording;
 use crate::session::signals::{Signals, ends_session};
 use crate::terminal::notes::note;
 
@@ -115,6 +116,16 @@ impl Following {
             None => {}
         }
         Ok(batch)
+    }
+
+    /// Removes the probes, and takes in what is spooled. A signal that ends the session discards the rest.
+    pub(crate) fn take_spooled(&mut self, recording: &mut Recording) -> Result<()> {
+        let Self { probes, signals, .. } = self;
+        if probes.capture.spooled_calls().is_none() {
+            return Ok(());
+        }
+        probes.capture.detach_probes()?;
+        recording.take_spooled(probes, |probes| Ok(probes.take()?), || signals.must_end())
     }
 
     /// Whether all given processes have exited.

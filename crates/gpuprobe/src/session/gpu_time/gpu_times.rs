@@ -111,6 +111,11 @@ impl GpuTimes {
         }
         let before_ns = self.losses_read_ns;
         (self.lost_calls, self.losses_read_ns) = (lost_calls, now_ns);
+        for AgentReport { tgid, content, .. } in &reports {
+            if let AgentContent::Batch(_, records) = content {
+                self.records.announce(*tgid, records);
+            }
+        }
         let mut last_ns = 0;
         for event in &batch.calls {
             if let Event::Call(call) = event {

@@ -10,6 +10,7 @@ pub(crate) mod observer;
 mod out_of_memory_notes;
 pub(crate) mod pending_calls;
 pub(crate) mod processes;
+pub(crate) mod rank;
 pub(crate) mod self_metrics;
 pub(crate) mod tensor_reader;
 mod xid_counts;

@@ -1,6 +1,7 @@
 //! Builds snapshots of all observed processes: the counters of the BPF programs with names added. Displays, metrics
 //! and the `memory` command are made from them.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -12,6 +13,7 @@ use gpuprobe_analysis::{
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
 use gpuprobe_event::{Class, Event, Gpu, LossCause, Losses, SiteId};
+use gpuprobe_output::otlp::LogEvents;
 use gpuprobe_output::units::printable;
 
 use super::gpu_numbering::GpuNumbering;
@@ -21,7 +23,6 @@ use super::pending_calls::PendingCalls;
 use super::processes::Processes;
 use super::tensor_reader::TensorReader;
 use super::xid_counts::XidCounts;
-use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::terminal::notes::note;
 
@@ -51,6 +52,8 @@ pub(crate) struct Observer {
     pending: Option<PendingCalls>,
     /// GPU time by CUDA kernel; `None` if it is not collected.
     gpu_time: Option<SampledTime>,
+    /// Takes errors that become log records; `None` if nothing is pushed.
+    log_events: Option<Arc<LogEvents>>,
 }
 
 impl Observer {
@@ -70,6 +73,7 @@ impl Observer {
             out_of_memory_notes: OutOfMemoryNotes::default(),
             pending: None,
             gpu_time: None,
+            log_events: None,
         }
     }
 
@@ -89,13 +93,18 @@ impl Observer {
     }
 
     /// Adds pending calls to snapshots.
-    pub(crate) fn with_pending_calls(self) -> Self {
-        Self { pending: Some(PendingCalls::default()), ..self }
+    pub(crate) fn with_pending_calls(self, pending: PendingCalls) -> Self {
+        Self { pending: Some(pending), ..self }
     }
 
     /// Adds GPU time to snapshots.
     pub(crate) fn with_gpu_times(self) -> Self {
         Self { gpu_time: Some(SampledTime::default()), ..self }
+    }
+
+    /// Passes on XIDs and out-of-memory errors.
+    pub(crate) fn with_log_events(self, log_events: Option<Arc<LogEvents>>) -> Self {
+        Self { log_events, ..self }
     }
 
     /// Changes the time after which call sites are judged.
@@ -127,17 +136,25 @@ impl Observer {
         self.probes.capture.clock().elapsed_ns()
     }
 
+    /// How long ago something was.
+    fn ago(&self, at_ns: u64) -> Duration {
+        Duration::from_nanos(self.now_ns().saturating_sub(at_ns))
+    }
+
     /// Time until [`Observer::take`] must be called again, even if there are no records.
     pub(crate) fn due(&self) -> Option<Duration> {
         let naming = (!self.unnamed_sites.is_empty()).then_some(Duration::ZERO);
-        let budget = self.probes.budget.as_ref().map(ProbeBudget::due);
+        let budget = self.probes.budget_due();
         naming.or_else(|| self.processes.due().into_iter().chain(budget).min())
     }
 
     /// Takes in a batch, and reads and removes the BPF rows of exited processes.
     pub(crate) fn take(&mut self, batch: &Batch) -> Result<()> {
         self.processes.take(batch, self.now_ns());
-        batch.xids.iter().for_each(|xid| self.xids.add(xid));
+        for xid in &batch.xids {
+            self.xids.add(xid);
+            self.log_events.iter().for_each(|events| events.xid(xid, self.ago(xid.at_ns)));
+        }
         self.note_out_of_memory(batch)?;
         self.take_gpu_times(batch);
         // reading the rows removes what was live at exit
@@ -153,6 +170,9 @@ impl Observer {
             && let Some(site) = self.unnamed_sites.pop()
         {
             self.name_site(site);
+        }
+        if self.processes.rows_are_due() {
+            self.probes.note_counters()?;
         }
         self.processes.collect_exited(&mut self.probes.capture)?;
         Ok(())
@@ -176,12 +196,17 @@ impl Observer {
             _ => None,
         };
         let mut errors: Vec<_> = batch.calls.iter().filter_map(error).collect();
-        let Some(noted) = self.out_of_memory_notes.take(&mut errors) else { return Ok(()) };
+        let arrived = errors.len();
+        let noted = self.out_of_memory_notes.take(&mut errors);
+        let left_out = if noted.is_some() { arrived - errors.len() } else { arrived };
+        self.log_events.iter().for_each(|events| events.more(left_out as u64));
+        let Some(noted) = noted else { return Ok(()) };
         let snapshot = self.snapshot(&Losses::default(), &[])?;
         for mut error in errors {
             if let Some(gpu) = error.gpu.and_then(|gpu| self.processes.host_gpu(error.tgid, gpu)) {
                 snapshot.gpu_states.complete(&mut error, gpu);
             }
+            self.log_events.iter().for_each(|events| events.out_of_memory(&error, self.ago(error.at_ns)));
             note!("gpuprobe: {}", printable(&gpuprobe_output::out_of_memory_line(&error)));
             for holder in gpuprobe_output::out_of_memory_holders(&error) {
                 note!("gpuprobe:   {}", printable(&holder));
@@ -329,8 +354,10 @@ impl Observer {
         if let Some(states) = &self.states {
             states.add_to(&mut snapshot, self.live_memory.is_some());
         }
-        snapshot.gpu_kernel_time =
-            self.gpu_time.as_mut().map(|gpu_time| gpu_time.report(now_ns)).unwrap_or_default();
+        if let Some(gpu_time) = &mut self.gpu_time {
+            snapshot.gpu_kernel_time = gpu_time.report(now_ns);
+            snapshot.gpu_times = gpu_time.by_process();
+        }
         snapshot.pending = self.oldest_calls();
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst

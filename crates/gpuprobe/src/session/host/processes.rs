@@ -1,7 +1,9 @@
 //! The known processes, running and exited. The BPF rows of exited processes are read and removed in batches.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpuprobe_analysis::{
@@ -114,6 +116,11 @@ impl Processes {
     /// Exited processes without rows in the BPF tables.
     pub(crate) fn archive(&self) -> &ExitedProcesses {
         &self.archive
+    }
+
+    /// Processes that were moved to the sums by name since the last call of this.
+    pub(crate) fn take_summed_up(&mut self) -> Vec<Arc<ProcessSnapshot>> {
+        self.archive.take_summed_up()
     }
 
     /// Takes in the process events of a batch.
@@ -260,6 +267,7 @@ impl Processes {
             name: process.process.to_string(),
             ns_pid: process.ns_pid,
             container: container.map(|id| Container { id: id.to_owned(), pod: pod_of(&self.logs, id) }),
+            uid: owner_of(process.tgid),
             exited_at_ns: None,
             gpus: GpuNumbers::default(),
             launched: LaunchTracker::default(),
@@ -273,6 +281,11 @@ impl Processes {
         let Self { archive, running, exited, infos, .. } = self;
         archive.forget_old(now_ns, |process| shares_series(running, exited, infos, process));
     }
+}
+
+/// The user of a process; `None` if it has exited.
+fn owner_of(pid: Tgid) -> Option<u32> {
+    std::fs::metadata(format!("/proc/{pid}")).ok().map(|metadata| metadata.uid())
 }
 
 /// The processes with this pid that have rows in the BPF tables: the running one and exited ones.
@@ -350,6 +363,7 @@ mod tests {
             ns_pid: None,
             container: None,
             exit_status: None,
+            rank: None,
             live: Vec::new(),
         };
         (ProcessKey { tgid: Tgid(tgid), instance }, event)

@@ -119,7 +119,9 @@ impl Probes {
         if new.is_empty() {
             return ScanResult::default();
         }
-        let (plan, skipped) = plan(&new, &|library, name| self.function(library, name));
+        let (plan, skipped) = plan(&new, &|library, name| self.function(library, name), &|library, name| {
+            self.selection.failure_point(library, name)
+        });
         self.skip_all(&skipped);
         // try again at the next scan
         let stalled = skipped.iter().filter(|s| s.cause == Some(SkipCause::Stalled)).filter_map(|s| s.file);
@@ -203,10 +205,13 @@ impl Probes {
         match self.capture.attach(target, &|id| selection.collect(id, collect)) {
             Ok(attached) => {
                 let (count, skipped) = (attached.functions, attached.skipped.clone());
+                let failing = attached.failure_points;
                 let took = duration(begun.elapsed().as_nanos() as u64);
                 let what = if requested > 0 { "" } else { ", none of them requested," };
                 self.verbose_note(|| {
-                    format!("{}: {count} functions{what} in {took}", library.path.display())
+                    let failing =
+                        if failing > 0 { format!(" and {failing} failure points") } else { String::new() };
+                    format!("{}: {count} functions{what}{failing} in {took}", library.path.display())
                 });
                 self.skip_all(&skipped);
                 self.requested += requested;

@@ -1,42 +1,90 @@
-//! Enforces `--budget`: every second the calls of each process are multiplied by the cost of a call, and functions
-//! that cost too much are detached for a while.
+//! Enforces `--budget`: the calls of each process are multiplied by the cost of a call, and functions that cost too much
+//! are sampled. Time is cut into strata of some turns each; in one turn of each stratum, chosen at random, they are probed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use gpuprobe_analysis::{Budget, BudgetReport, CallCost, Called, Decision, UnprobedFunction};
-use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, ProbeCosts, is_detachable};
-use gpuprobe_discover::{Inspector, Skipped};
-use gpuprobe_event::counters::{CallCounts, ProcessKey};
+use gpuprobe_analysis::{Budget, BudgetReport, CallCost, Called, SampledFunction, SampledGroup, Stratum};
+use gpuprobe_capture::{Batch, CaptureConfig, Collect, ProbeCosts, Tier, Turn, is_detachable};
+use gpuprobe_discover::Inspector;
+use gpuprobe_event::counters::ProcessKey;
+use gpuprobe_event::trace::SampledCalls;
 use gpuprobe_event::{Api, Event, FunctionId, LossCause, Name, Outcome, Tgid, catalogue};
-use gpuprobe_output::over_budget_line;
-use gpuprobe_output::units::duration;
 
 use super::helper_commands;
 use super::probe_set::Probes;
 use crate::terminal::notes::note;
 
-/// How often calls are checked against the budget.
-const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How often calls are checked against the budget while nothing is sampled.
+const CHECK_EVERY_NS: u64 = 250_000_000;
+/// The length of a turn.
+const TURN: Duration = Duration::from_millis(50);
+/// The same with perf events: the Linux kernel takes a tenth of a second to remove each.
+const PERF_TURN: Duration = Duration::from_millis(200);
+/// How long calls that are open at the end of a turn have to return. Later ones are lost.
+const RETURN_WITHIN_NS: u64 = 250_000_000;
+/// How often it is checked whether they have returned.
+const RETURN_CHECK_NS: u64 = 2_000_000;
+/// A function that takes less than this part of the budget is not worth a note.
+const WORTH_A_NOTE: f64 = 0.1;
 
-/// A budget, the cost of a call, and the calls since the last check.
+/// What happens next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is sampled; calls are checked at this time.
+    Watching {
+        check_ns: u64,
+    },
+    /// Newly sampled functions still have their probes, so that open calls can return; then the turn comes.
+    Settling {
+        until_ns: u64,
+        turn_ns: u64,
+    },
+    /// The turn begins at this time.
+    Waiting {
+        turn_ns: u64,
+    },
+    InTurn {
+        turn: Turn,
+        attached_ns: u64,
+    },
+    /// The turn is over. The end of the stratum is next.
+    Resting,
+}
+
+/// A budget, the cost of a call, and the state of sampling. Times are in nanoseconds since the start.
 #[derive(Debug)]
 pub(crate) struct ProbeBudget {
     budget: Budget,
     costs: ProbeCosts,
-    checked: Instant,
-    /// Calls received one by one since the last check.
+    phase: Phase,
+    stratum: Option<Stratum>,
+    /// Whether the stratum has just begun, so that all counts belong to finished ones.
+    has_just_begun: bool,
+    sampled: BTreeSet<FunctionId>,
+    /// Sampled functions that have probes only in turns.
+    in_turns: BTreeSet<FunctionId>,
+    /// The state of the generator of pseudo-random numbers.
+    random: u64,
+    /// Whether the last attempt to probe sampled functions failed.
+    has_failed: bool,
+    /// Calls received one by one.
     received: HashMap<Caller, u64>,
-    /// Total calls up to the last check, of the callers that called in the interval before it.
-    totals: HashMap<Caller, u64>,
     /// Records that did not fit into the ring buffer up to the last check.
     lost: u64,
 }
 
 /// A process and the function that it calls.
 type Caller = (Tgid, Api, Name);
+
+/// How the calls since the last time are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Counters,
+    Events,
+}
 
 impl ProbeBudget {
     /// Measures what probes with these settings cost on this machine.
@@ -45,36 +93,38 @@ impl ProbeBudget {
         Ok(Self {
             budget: Budget::new(share),
             costs,
-            checked: Instant::now(),
+            phase: Phase::Watching { check_ns: 0 },
+            stratum: None,
+            has_just_begun: false,
+            sampled: BTreeSet::new(),
+            in_turns: BTreeSet::new(),
+            random: u64::from(std::process::id()),
+            has_failed: false,
             received: HashMap::new(),
-            totals: HashMap::new(),
             lost: 0,
         })
     }
 
-    /// Time until the next check.
-    pub(crate) fn due(&self) -> Duration {
-        CHECK_EVERY.saturating_sub(self.checked.elapsed())
+    /// When something has to be done next, in nanoseconds since the start.
+    fn next_ns(&self) -> u64 {
+        match self.phase {
+            Phase::Watching { check_ns } => check_ns,
+            Phase::Settling { until_ns, .. } => until_ns,
+            Phase::Waiting { turn_ns } => turn_ns,
+            Phase::InTurn { turn, .. } => turn.until_ns,
+            Phase::Resting => self.stratum.map_or(0, |stratum| stratum.end_ns),
+        }
     }
 
-    pub(crate) fn report(&self, capture: &Capture) -> BudgetReport {
-        let clock = capture.clock();
-        self.budget.report(clock.start_unix(), clock.elapsed_ns())
+    /// Time until [`Probes::enforce_budget_by_counters`] has something to do.
+    pub(crate) fn due(&self, now_ns: u64) -> Duration {
+        let is_open = matches!(self.phase, Phase::InTurn { turn, .. } if turn.until_ns <= now_ns);
+        let next_ns = if is_open { now_ns + RETURN_CHECK_NS } else { self.next_ns() };
+        Duration::from_nanos(next_ns.saturating_sub(now_ns))
     }
 
-    /// Decides which functions to detach or attach again.
-    fn decide(
-        &mut self,
-        capture: &Capture,
-        called: &[Called],
-        collect: impl Fn(FunctionId) -> Collect,
-    ) -> Vec<Decision> {
-        self.checked = Instant::now();
-        let cost = |id: FunctionId| {
-            let (f, point) = (catalogue().get(id)?, capture.point_of(id)?);
-            Some(CallCost { ns: self.costs.of(f, point, collect(id)), may_be_removed: is_detachable(f) })
-        };
-        self.budget.check(capture.clock().elapsed_ns(), called, &cost)
+    pub(crate) fn report(&self, now_ns: u64) -> BudgetReport {
+        self.budget.report(now_ns, self.stratum.as_ref())
     }
 
     /// Counts the calls of a batch.
@@ -83,136 +133,240 @@ impl ProbeBudget {
             if let Event::Call(call) = event
                 && call.outcome != Outcome::Begun
             {
-                *self.received.entry((call.tgid, call.api, call.name.clone())).or_default() += 1;
+                let calls = self.received.entry((call.tgid, call.api, call.name.clone())).or_default();
+                *calls += u64::from(call.weight);
             }
         }
     }
 
-    /// Total calls of the callers that called since the last check. Lost records are assumed to be distributed like the
-    /// received ones.
-    fn called(&mut self, lost: u64) -> Vec<Called> {
+    /// Passes received calls on. Lost records are assumed to be distributed like the received ones.
+    fn note_received(&mut self, lost: u64) {
         let received = std::mem::take(&mut self.received);
         let all: u64 = received.values().sum();
         let lost = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
         let for_each = (all.saturating_add(lost)) as f64 / all.max(1) as f64;
-        let totals = received.into_iter().map(|(caller, calls)| {
-            let before = self.totals.get(&caller).copied().unwrap_or(0);
-            (caller, before.saturating_add((calls as f64 * for_each) as u64))
-        });
-        self.totals = totals.collect();
-        let called = |((tgid, api, name), calls): (&Caller, &u64)| {
-            let function = catalogue().lookup(*api, None, name)?.id;
-            let process = ProcessKey { tgid: *tgid, instance: 0 };
-            Some(Called { process, function, calls: *calls })
-        };
-        self.totals.iter().filter_map(called).collect()
+        for ((tgid, api, name), calls) in received {
+            let Some(function) = catalogue().lookup(api, None, &name) else { continue };
+            let process = ProcessKey { tgid, instance: 0 };
+            self.budget.note_calls((process, function.id), (calls as f64 * for_each) as u64);
+        }
+    }
+
+    /// A pseudo-random number below a limit (SplitMix64).
+    fn random_below(&mut self, limit: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit.max(1)
+    }
+
+    /// Begins a stratum where the last one ended, so that strata cover all the time. If that was long ago, it has more
+    /// turns. Returns when its turn begins.
+    fn begin_stratum(&mut self, weight: u16, turn: Duration, now_ns: u64) -> u64 {
+        let turn_ns = turn.as_nanos() as u64;
+        let start_ns = self.stratum.map_or(now_ns, |stratum| stratum.end_ns.min(now_ns));
+        let late = (now_ns - start_ns) / turn_ns;
+        let turns = u64::from(weight).saturating_add(late).min(u64::from(u16::MAX / 64));
+        let end_ns = start_ns.saturating_add(turns * turn_ns);
+        self.stratum = Some(Stratum { start_ns, end_ns, weight: turns as u16 });
+        let first = late.min(turns - 1);
+        start_ns + (first + self.random_below(turns - first)) * turn_ns
     }
 }
 
-fn called(row: &CallCounts) -> Called {
-    Called { process: row.process, function: row.function, calls: row.calls }
-}
-
 impl Probes {
-    /// Enforces the budget, if there is one and a check is due, by the counters of the BPF programs.
+    /// Enforces the budget, if there is one, by the counters of the BPF programs.
     pub(crate) fn enforce_budget_by_counters(&mut self) -> Result<()> {
-        let Some(mut budget) = self.budget.take_if(|budget| budget.due().is_zero()) else { return Ok(()) };
-        let (counts, gpu_ops) = (self.capture.counts()?, self.capture.gpu_ops()?);
-        let rows: Vec<_> = counts.iter().chain(&gpu_ops.calls).map(called).collect();
-        let decisions = budget.decide(&self.capture, &rows, |id| self.collect(id));
-        self.budget = Some(budget);
-        self.apply(&decisions)
+        self.enforce_budget(Source::Counters)
     }
 
     /// The same by calls that are received one by one.
     pub(crate) fn enforce_budget_by_events(&mut self, batch: &Batch) -> Result<()> {
+        if let Some(budget) = &mut self.budget {
+            budget.take(batch);
+        }
+        self.enforce_budget(Source::Events)
+    }
+
+    fn enforce_budget(&mut self, source: Source) -> Result<()> {
         let Some(mut budget) = self.budget.take() else { return Ok(()) };
-        budget.take(batch);
-        let mut decisions = Vec::new();
-        if budget.due().is_zero() {
-            let rows = budget.called(self.capture.losses()?.get(LossCause::RingFull));
-            decisions = budget.decide(&self.capture, &rows, |id| self.collect(id));
-        }
+        let result = self.next_phase(&mut budget, source);
         self.budget = Some(budget);
-        self.apply(&decisions)
+        result
     }
 
-    /// Changes the budget. Without one, all functions are attached again.
-    pub(crate) fn set_budget(&mut self, share: Option<f64>) -> Result<()> {
-        let now_ns = self.capture.clock().elapsed_ns();
-        let back = match (share, &mut self.budget) {
-            (Some(share), Some(budget)) => budget.budget.set_share(share, now_ns),
-            (None, Some(budget)) => budget.budget.lift(now_ns),
-            (_, None) => Vec::new(),
-        };
-        self.apply(&back)
-    }
-
-    /// The state of the budget.
-    pub(crate) fn budget_report(&self) -> Option<BudgetReport> {
-        self.budget.as_ref().map(|budget| budget.report(&self.capture))
-    }
-
-    /// Adds the functions that were detached for their cost, up to the end of a recording, to the skips.
-    pub(crate) fn skip_over_budget(&mut self, at_ns: u64) {
-        let report = self.budget.as_ref().map(|budget| budget.budget.report(0.0, at_ns));
-        for function in report.map(|report| report.unprobed).unwrap_or_default() {
-            let UnprobedFunction { since_ns, .. } = function;
-            let line = over_budget_line(&function, &duration(since_ns));
-            let (name, reason) = line.split_once(": ").unwrap_or((&line, ""));
-            self.skip(&Skipped::function(Path::new(name), reason.to_owned()));
+    /// Reads the counters, so that no calls are missed when the rows of exited processes are removed.
+    pub(crate) fn note_counters(&mut self) -> Result<()> {
+        if let Some(budget) = &mut self.budget {
+            note_counters(&mut budget.budget, &self.capture.all_counts()?);
         }
+        Ok(())
     }
 
-    fn apply(&mut self, decisions: &[Decision]) -> Result<()> {
-        for decision in decisions {
-            match *decision {
-                Decision::RemoveProbes { function, process, share, wait_ns } => {
-                    for id in rows_of_name(function) {
-                        self.capture.detach_function(id)?;
-                    }
-                    note!(
-                        "gpuprobe: {} is not counted for {}: its calls take {:.1}% of the time of process {}, over the budget",
-                        name_of(function),
-                        duration(wait_ns),
-                        share * 100.0,
-                        process.tgid
-                    );
+    fn turn_length(&self) -> Duration {
+        if self.capture.tier() == Tier::Perf { PERF_TURN } else { TURN }
+    }
+
+    fn next_phase(&mut self, budget: &mut ProbeBudget, source: Source) -> Result<()> {
+        let now_ns = self.capture.clock().elapsed_ns();
+        budget.has_just_begun = false;
+        if now_ns < budget.next_ns() {
+            return Ok(());
+        }
+        match budget.phase {
+            Phase::Watching { .. } => {
+                budget.phase = Phase::Watching { check_ns: now_ns + CHECK_EVERY_NS };
+                self.note_calls(budget, source)?;
+                if budget.budget.is_due(now_ns, &|id| self.cost(&budget.costs, id)) {
+                    self.begin_stratum(budget, now_ns)?;
                 }
-                Decision::RestoreProbes { function } => self.put_back(function),
+            }
+            Phase::Settling { turn_ns, .. } => {
+                self.capture.end_turn();
+                budget.phase = Phase::Waiting { turn_ns };
+            }
+            Phase::Waiting { .. } => self.begin_turn(budget, now_ns),
+            Phase::InTurn { turn, attached_ns } => {
+                let has_waited = now_ns >= turn.until_ns + RETURN_WITHIN_NS;
+                if has_waited || self.capture.open_in_turn()? <= 0 {
+                    self.capture.end_turn();
+                    let turn_ns = self.turn_length().as_nanos() as u64;
+                    budget.budget.note_attached(now_ns.saturating_sub(attached_ns), turn_ns);
+                    budget.phase = Phase::Resting;
+                }
+            }
+            Phase::Resting => {
+                self.note_calls(budget, source)?;
+                if let Some(stratum) = budget.stratum {
+                    budget.budget.finish_stratum(&stratum);
+                }
+                self.begin_stratum(budget, now_ns)?;
             }
         }
         Ok(())
     }
 
-    /// If a file can no longer be opened by its earlier path, looks for another path to it.
-    fn put_back(&mut self, function: FunctionId) {
-        let ids = rows_of_name(function);
-        if ids.iter().all(|id| self.capture.reattach_function(*id).is_ok()) {
-            return;
+    fn note_calls(&self, budget: &mut ProbeBudget, source: Source) -> Result<()> {
+        match source {
+            Source::Counters => note_counters(&mut budget.budget, &self.capture.all_counts()?),
+            Source::Events => budget.note_received(self.capture.losses()?.get(LossCause::RingFull)),
         }
+        Ok(())
+    }
+
+    fn cost(&self, costs: &ProbeCosts, id: FunctionId) -> Option<CallCost> {
+        let (f, point) = (catalogue().get(id)?, self.capture.point_of(id)?);
+        Some(CallCost { ns: costs.of(f, point, self.collect(id)), may_be_sampled: is_detachable(f) })
+    }
+
+    /// Decides which functions are sampled, and begins a stratum if there are any.
+    fn begin_stratum(&mut self, budget: &mut ProbeBudget, now_ns: u64) -> Result<()> {
+        let before = budget.budget.plan().groups.clone();
+        let plan = budget.budget.decide(now_ns, &|id| self.cost(&budget.costs, id));
+        let is_sampled = |id: &FunctionId| SampledGroup::of(*id).is_some_and(|g| plan.groups.contains(&g));
+        let sampled: BTreeSet<_> = self.capture.detachable().into_iter().filter(is_sampled).collect();
+        let is_kept = |id: &FunctionId| budget.in_turns.contains(id) || budget.budget.is_called(*id);
+        let in_turns: BTreeSet<_> = sampled.iter().copied().filter(is_kept).collect();
+        let has_new = in_turns.difference(&budget.in_turns).next().is_some();
+        if sampled != budget.sampled || in_turns != budget.in_turns {
+            let result = self.capture.set_sampled(&sampled, &in_turns);
+            (budget.sampled, budget.in_turns) = (sampled, in_turns);
+            self.note_attach_result(budget, result.err().map(Into::into));
+            self.note_sampled(budget, &plan.groups.difference(&before).copied().collect(), plan.weight);
+        }
+        if plan.groups.is_empty() {
+            budget.stratum = None;
+            budget.phase = Phase::Watching { check_ns: now_ns + CHECK_EVERY_NS };
+            return Ok(());
+        }
+        budget.has_just_begun = true;
+        let turn_ns = budget.begin_stratum(plan.weight, self.turn_length(), now_ns);
+        let until_ns = now_ns + RETURN_WITHIN_NS;
+        // probes that they still have are ignored in the turn
+        budget.phase = match has_new && turn_ns > until_ns {
+            true => Phase::Settling { until_ns, turn_ns },
+            false => Phase::Waiting { turn_ns },
+        };
+        Ok(())
+    }
+
+    fn begin_turn(&mut self, budget: &mut ProbeBudget, now_ns: u64) {
+        let weight = budget.stratum.map_or(1, |stratum| stratum.weight);
+        let (turn, result) = self.capture.begin_turn(weight, self.turn_length());
+        budget.phase = Phase::InTurn { turn, attached_ns: now_ns };
+        self.note_attach_result(budget, result.err().map(Into::into));
+    }
+
+    /// If a file can no longer be opened by its earlier path, looks for another path to it.
+    fn note_attach_result(&mut self, budget: &mut ProbeBudget, error: Option<anyhow::Error>) {
+        let had_failed = std::mem::replace(&mut budget.has_failed, error.is_some());
+        let Some(error) = error else { return };
         let found = Inspector::new().of_processes(Path::new("/proc")).libraries;
         found.iter().for_each(|library| self.capture.set_open_path(library));
-        for id in ids {
-            if let Err(error) = self.capture.reattach_function(id) {
-                note!("gpuprobe: {} cannot be counted again everywhere: {error:#}", name_of(function));
-            }
+        if !had_failed {
+            note!("gpuprobe: sampled functions are not counted everywhere: {error:#}");
         }
     }
-}
 
-fn name_of(id: FunctionId) -> &'static str {
-    catalogue().get(id).map_or("?", |f| f.name)
-}
-
-/// All catalogue rows of a function name: signatures differ between library versions, but users know one function.
-fn rows_of_name(id: FunctionId) -> Vec<FunctionId> {
-    let Some(function) = catalogue().get(id) else { return vec![id] };
-    let is_it = |f: &&gpuprobe_event::Function| (f.api, f.name) == (function.api, function.name);
-    let mut all: Vec<_> = catalogue().functions().iter().filter(is_it).map(|f| f.id).collect();
-    // rows of hooks are not among the catalogue's functions
-    if !all.contains(&id) {
-        all.push(id);
+    fn note_sampled(&self, budget: &ProbeBudget, groups: &BTreeSet<SampledGroup>, weight: u16) {
+        let costs = budget.budget.costs(groups, &|id| self.cost(&budget.costs, id));
+        let least = WORTH_A_NOTE * budget.report(0).share.unwrap_or(0.0);
+        for (function, (process, share)) in costs.into_iter().filter(|(_, (_, share))| *share >= least) {
+            note!(
+                "gpuprobe: {} is sampled, now 1/{weight} of the time: its calls take {:.1}% of the time of process {}, over the budget",
+                catalogue().get(function).map_or("?", |f| f.name),
+                share * 100.0,
+                process.tgid
+            );
+        }
     }
-    all
+
+    /// Changes the budget. Without one, all functions are probed all the time, after the current stratum.
+    pub(crate) fn set_budget(&mut self, share: Option<f64>) {
+        if let Some(budget) = &mut self.budget {
+            budget.budget.set_share(share);
+        }
+    }
+
+    /// The state of the budget.
+    pub(crate) fn budget_report(&self) -> Option<BudgetReport> {
+        let now_ns = self.capture.clock().elapsed_ns();
+        self.budget.as_ref().map(|budget| budget.report(now_ns))
+    }
+
+    /// Whether all counts are of finished strata. In between, the calls of a stratum are counted too early or too late.
+    pub(crate) fn is_between_strata(&self) -> bool {
+        self.budget.as_ref().is_none_or(|budget| budget.stratum.is_none() || budget.has_just_begun)
+    }
+
+    /// The functions that were sampled, at the end of a recording.
+    pub(crate) fn sampled_calls(&mut self) -> Vec<SampledCalls> {
+        let now_ns = self.capture.clock().elapsed_ns();
+        let Some(budget) = &mut self.budget else { return Vec::new() };
+        budget.note_received(budget.lost);
+        let stratum = budget.stratum;
+        stratum.iter().for_each(|stratum| budget.budget.finish_stratum(stratum));
+        let sampled = budget.report(now_ns).sampled;
+        let calls = |function: SampledFunction| SampledCalls {
+            function: function.function.to_owned(),
+            estimated_calls: function.estimated_calls as u64,
+            standard_error: function.standard_error.ceil() as u64,
+        };
+        sampled.into_iter().map(calls).collect()
+    }
+
+    /// Time until the budget has something to do.
+    pub(crate) fn budget_due(&self) -> Option<Duration> {
+        let now_ns = self.capture.clock().elapsed_ns();
+        self.budget.as_ref().map(|budget| budget.due(now_ns))
+    }
+}
+
+fn note_counters(budget: &mut Budget, rows: &[gpuprobe_event::counters::CallCounts]) {
+    let called: Vec<_> = rows
+        .iter()
+        .map(|row| Called { process: row.process, function: row.function, calls: row.calls })
+        .collect();
+    budget.note_totals(&called);
 }

@@ -10,8 +10,9 @@ use gpuprobe_capture::{
     Attached, Batch, Capture, CaptureConfig, CaptureError, Collect, Ending, Mapped, kmod_version,
 };
 use gpuprobe_discover::{
-    Device, DiscoverError, FileId, HostPaths, Inspector, Library, SkipCause, Skipped, Stall, StallKind,
-    canonical, container_of, copies_stacks, devices, gpu_processes, loader_of, read_files_by, take_stalls,
+    Device, DiscoverError, FileId, HostPaths, Inspector, Library, ProcessMaps, SkipCause, Skipped, Stall,
+    StallKind, canonical, container_of, copies_stacks, devices, gpu_processes, loader_of, read_files_by,
+    take_stalls,
 };
 use gpuprobe_event::driver::Version;
 use gpuprobe_event::{Api, FunctionId, Hooks, Losses, ProcessChange, Tgid, catalogue};
@@ -332,7 +333,19 @@ impl Probes {
 
     /// Probes what a process has mapped. Returns the number of new libraries.
     pub(crate) fn attach_process(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
-        let libraries = self.attach_libraries_of(tgid)?;
+        self.attach_maps(tgid, &ProcessMaps::read(Path::new(PROC), tgid.0)?)
+    }
+
+    /// Probes what a paused process has mapped, and prepares for its exit: that may come before its first stack is read.
+    pub(crate) fn attach_paused(&mut self, tgid: Tgid) -> Result<(), DiscoverError> {
+        let maps = ProcessMaps::read(Path::new(PROC), tgid.0)?;
+        let attached = self.attach_maps(tgid, &maps);
+        self.capture.observe_maps(tgid, &maps);
+        attached.map(drop)
+    }
+
+    fn attach_maps(&mut self, tgid: Tgid, maps: &ProcessMaps) -> Result<usize, DiscoverError> {
+        let libraries = self.attach_libraries_of(maps)?;
         // afterwards, so that the calls of all executions are seen
         if let Some(gpu_times) = &mut self.gpu_times {
             gpu_times.agents.consider(tgid, &mut self.capture);
@@ -340,15 +353,15 @@ impl Probes {
         Ok(libraries)
     }
 
-    fn attach_libraries_of(&mut self, tgid: Tgid) -> Result<usize, DiscoverError> {
-        let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
+    fn attach_libraries_of(&mut self, maps: &ProcessMaps) -> Result<usize, DiscoverError> {
+        let scan = self.inspector.new_of_maps(maps)?;
         let new = self.attach_scan(scan);
         if !new.library_removed {
             return Ok(new.libraries);
         }
         // the process has exited, which the second scan reports, or its library has been renamed or deleted
-        self.inspector.forget(tgid.0);
-        let scan = self.inspector.new_of_pid(Path::new(PROC), tgid.0)?;
+        self.inspector.forget(maps.pid());
+        let scan = self.inspector.new_of_pid(Path::new(PROC), maps.pid())?;
         Ok(new.libraries + self.attach_scan(scan).libraries)
     }
 

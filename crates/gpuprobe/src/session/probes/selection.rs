@@ -10,6 +10,7 @@ use gpuprobe_discover::Library;
 use gpuprobe_event::{Api, Class, Function, FunctionId, Hooks, catalogue};
 
 use super::glob_advice::advice;
+use crate::cli::Layer;
 
 /// A selection of functions. Functions that are not selected can still be probed for state that the selected ones need.
 #[derive(Debug)]
@@ -18,24 +19,41 @@ pub(crate) enum Selection {
     Globs {
         included: Vec<Pattern>,
         excluded: Vec<Pattern>,
+        layer: Layer,
         classes: Vec<Class>,
         follows_gpu_ops: bool,
         few: bool,
     },
     /// The essential functions, without those that the user excludes.
-    Essential { excluded: Vec<Pattern>, follows_gpu_ops: bool },
+    Essential { excluded: Vec<Pattern>, layer: Layer, follows_gpu_ops: bool },
     /// What a daemon counts: the functions of these classes of the CUDA driver, and of NCCL's only those of
     /// communicators, in which ranks wait for each other. `named` says that the user named the classes; if not, `few`
-    /// selects only the essential functions and those that track live memory. With `failures`, also the runtime's
-    /// functions of these classes, for calls that fail before they reach the CUDA driver. Of other functions that match
+    /// selects only the essential functions and those that track live memory. `failures` selects functions of these
+    /// classes of the runtime, for calls that fail before they reach the CUDA driver. Of other functions that match
     /// `entry_counted`, only entries are counted.
-    Driver { classes: Vec<Class>, named: bool, few: bool, failures: bool, entry_counted: Vec<Pattern> },
+    Driver {
+        classes: Vec<Class>,
+        named: bool,
+        few: bool,
+        failures: RuntimeFailures,
+        entry_counted: Vec<Pattern>,
+    },
+}
+
+/// Which functions of the runtime are probed only for calls that fail before they reach the CUDA driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RuntimeFailures {
+    None,
+    /// Not those for memory and copies: a second pair of probes would double the cost of each.
+    Rare,
+    /// Also those that allocate, free, copy and fill, if they wait for the GPU.
+    WithMemory,
 }
 
 impl Selection {
     /// From `-e` arguments. Without any, or with exclusions only, the informative set is the base. Hooked functions are
     /// requested by their hook file, so globs can only exclude them.
-    pub(crate) fn from_globs(globs: &[String], hooks: &Hooks) -> Result<Self> {
+    pub(crate) fn from_globs(globs: &[String], layer: Layer, hooks: &Hooks) -> Result<Self> {
         // what a hook with a glob matches is only known when its library has been found
         let may_be_hooked = |pattern: &Pattern| {
             let mut hooks = hooks.libraries().iter();
@@ -50,12 +68,15 @@ impl Selection {
             // check each one: a mistyped glob would otherwise go unnoticed
             patterns.push(pattern_or(name, may_be_hooked)?);
         }
-        let mut selection =
-            Self::Globs { included, excluded, classes: Vec::new(), follows_gpu_ops: false, few: false };
+        let (classes, follows_gpu_ops, few) = (Vec::new(), false, false);
+        let mut selection = Self::Globs { included, excluded, layer, classes, follows_gpu_ops, few };
         let taken = catalogue().functions().iter().filter(|f| selection.selects(f));
         let mut all: Vec<_> = taken.map(|f| f.class).chain(hooks.classes()).collect();
         all.sort_unstable();
         all.dedup();
+        if all.is_empty() && layer != Layer::Both {
+            bail!("no function of this --layer matches {}", globs.join(" "));
+        }
         if all.is_empty() {
             bail!("no function matches {}: all of them are excluded again", globs.join(" "));
         }
@@ -90,17 +111,19 @@ impl Selection {
     /// tenth of a second, so without `-e` only the essential functions are selected.
     pub(crate) fn on(self, tier: Tier) -> Self {
         match self {
-            Self::Globs { included, excluded, follows_gpu_ops, .. }
+            Self::Globs { included, excluded, layer, follows_gpu_ops, .. }
                 if tier == Tier::Perf && included.is_empty() =>
             {
-                Self::Essential { excluded, follows_gpu_ops }
+                Self::Essential { excluded, layer, follows_gpu_ops }
             }
-            Self::Globs { included, excluded, classes, follows_gpu_ops, .. } => {
-                Self::Globs { included, excluded, classes, follows_gpu_ops, few: tier == Tier::Perf }
+            Self::Globs { included, excluded, layer, classes, follows_gpu_ops, .. } => {
+                let few = tier == Tier::Perf;
+                Self::Globs { included, excluded, layer, classes, follows_gpu_ops, few }
             }
             Self::Driver { classes, named, failures, entry_counted, .. } => {
                 let is_slow = tier == Tier::Perf;
-                let (few, failures) = (is_slow && !named, failures && !is_slow);
+                let failures = if is_slow { RuntimeFailures::None } else { failures };
+                let few = is_slow && !named;
                 Self::Driver { classes, named, few, failures, entry_counted }
             }
             other => other,
@@ -118,6 +141,7 @@ impl Selection {
             return f.api == Api::Hook && !self.excludes(f.name); // --tensors selects those of frameworks
         }
         match self {
+            Self::Globs { layer, .. } | Self::Essential { layer, .. } if !layer.has(f.api) => false,
             Self::Globs { included, excluded, .. } => {
                 let fits = |patterns: &[Pattern]| patterns.iter().any(|p| p.matches(f.name));
                 let is_included = if included.is_empty() { informative(f) } else { fits(included) };
@@ -170,6 +194,19 @@ impl Selection {
         (!jumps && selects).then_some(f.id)
     }
 
+    /// The catalogue row of a function of which only failures are counted, at its failure points: they are in the
+    /// runtime, before it calls the CUDA driver, and its calls are not probed.
+    pub(crate) fn failure_point(&self, library: &Library, name: &str) -> Option<FunctionId> {
+        let Self::Driver { classes, failures, .. } = self else { return None };
+        let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
+        let is_wanted = *failures != RuntimeFailures::None
+            && f.api == Api::Runtime
+            && classes.contains(&f.class)
+            && f.roles.jumps_to.is_none()
+            && !self.needed_for_failures(f);
+        is_wanted.then_some(f.id)
+    }
+
     /// Whether a function is probed only for state.
     fn is_state_only(&self, f: &Function) -> bool {
         self.needed_for_names(f)
@@ -202,11 +239,18 @@ impl Selection {
     /// Whether a function is probed only for failures: a runtime function that is not called often. Functions that
     /// select a GPU are always included.
     fn needed_for_failures(&self, f: &Function) -> bool {
-        let Self::Driver { classes, failures: true, .. } = self else { return false };
-        let is_called_often = f.hot
-            || f.roles.asynchronous
-            || matches!(f.class, Class::Launch | Class::GraphLaunch | Class::Sync);
-        f.api == Api::Runtime && !is_called_often && (classes.contains(&f.class) || f.class == Class::Device)
+        let Self::Driver { classes, failures, .. } = self else { return false };
+        let is_called_often = match f.class {
+            Class::Launch | Class::GraphLaunch | Class::Sync => true,
+            Class::Alloc | Class::Free | Class::Memcpy | Class::Memset => {
+                *failures != RuntimeFailures::WithMemory
+            }
+            _ => false,
+        };
+        *failures != RuntimeFailures::None
+            && f.api == Api::Runtime
+            && !(is_called_often || f.hot || f.roles.asynchronous)
+            && (classes.contains(&f.class) || f.class == Class::Device)
     }
 
     /// Whether a function is probed only because it provides names of CUDA kernels, if launches are selected. Hot
@@ -214,7 +258,9 @@ impl Selection {
     fn needed_for_names(&self, f: &Function) -> bool {
         let launches = self.has(Class::Launch) || self.has(Class::GraphLaunch);
         match self {
-            Self::Globs { .. } => launches && gives_kernel_names(f) && !f.hot,
+            Self::Globs { layer, .. } => {
+                launches && gives_kernel_names(f) && !f.hot && (layer.has(f.api) || f.api == Api::Driver)
+            }
             // each costs a tenth of a second with perf events: only those that every CUDA kernel passes through
             Self::Essential { .. } => {
                 gives_kernel_names(f) && f.api == Api::Driver && f.class == Class::Module
@@ -336,150 +382,4 @@ fn informative(f: &Function) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn taken(globs: &[&str], name: &str) -> bool {
-        let globs: Vec<String> = globs.iter().map(|g| (*g).to_owned()).collect();
-        let selection = Selection::from_globs(&globs, &Hooks::default()).unwrap();
-        catalogue().functions().iter().any(|f| f.name == name && selection.selects(f))
-    }
-
-    #[test]
-    fn hot_functions_are_not_selected_by_default() {
-        assert!(taken(&[], "cudaMalloc"));
-        assert!(!taken(&[], "cudaGetDevice"));
-        assert!(!taken(&[], "nvmlInit_v2"));
-        assert!(taken(&["*"], "cudaGetDevice"));
-        assert!(taken(&["nvml*"], "nvmlInit_v2"));
-    }
-
-    #[test]
-    fn internal_functions_are_selected_by_name_and_otherwise_probed_only_for_kernel_names() {
-        let collected = |globs: &[&str], name: &str| {
-            let globs: Vec<String> = globs.iter().map(|g| (*g).to_owned()).collect();
-            let selection = Selection::from_globs(&globs, &Hooks::default()).unwrap();
-            let f = catalogue().functions().iter().find(|f| f.name == name).unwrap();
-            let is_probed = selection.selects(f) || selection.is_state_only(f);
-            is_probed.then(|| selection.collect(f.id, Collect::Stream))
-        };
-        assert_eq!(collected(&[], "__cudaRegisterFunction"), Some(Collect::StateOnly));
-        assert_eq!(collected(&[], "__cudaGetKernel"), Some(Collect::StateOnly));
-        for name in ["__cudaRegisterFatBinary", "__cudaRegisterVar", "__cudaPushCallConfiguration"] {
-            assert_eq!(collected(&[], name), None, "{name}");
-            assert_eq!(collected(&["__cuda*"], name), Some(Collect::Stream), "{name}");
-            assert_eq!(collected(&["*"], name), Some(Collect::Stream), "{name}");
-        }
-        assert_eq!(collected(&["!cudaFree"], "__cudaRegisterFunction"), Some(Collect::StateOnly));
-        assert_eq!(collected(&["cudaMalloc"], "__cudaRegisterFunction"), None, "no launches, no names");
-    }
-
-    #[test]
-    fn exclusions_take_precedence() {
-        assert!(!taken(&["!cudaMalloc"], "cudaMalloc"));
-        assert!(taken(&["!cudaMalloc"], "cudaFree"));
-        assert!(!taken(&["cuda*", "!cudaMem*"], "cudaMemcpy"));
-        assert!(!taken(&["cuda*"], "cuMemAlloc_v2"));
-    }
-
-    #[test]
-    fn the_essential_functions_are_in_the_catalogue() {
-        for base in ESSENTIAL {
-            assert!(catalogue().functions().iter().any(|f| f.base == base), "{base}");
-        }
-        let few = Selection::from_globs(&[], &Hooks::default()).unwrap().on(Tier::Perf);
-        let taken =
-            |selection: &Selection| catalogue().functions().iter().filter(|f| selection.selects(f)).count();
-        assert!(taken(&few) < 70, "{}", taken(&few));
-        let named = Selection::from_globs(&["cuda*".to_owned()], &Hooks::default()).unwrap().on(Tier::Perf);
-        assert!(taken(&named) > 400, "named functions are selected");
-
-        let daemon = |named| {
-            let classes = vec![Class::Alloc, Class::Free, Class::Memcpy, Class::Launch, Class::Context];
-            Selection::Driver { classes, named, few: false, failures: true, entry_counted: Vec::new() }
-                .on(Tier::Perf)
-        };
-        let (few, named) = (daemon(false), daemon(true));
-        assert!(few.is_reduced() && taken(&few) < 80, "{}", taken(&few));
-        assert!(!named.is_reduced() && taken(&named) > 150, "{}", taken(&named));
-        let selects = |name: &str| few.selects(catalogue().lookup(Api::Driver, None, name).unwrap());
-        assert!(
-            ["cuMemAllocFromPoolAsync", "cuMemFree_v2", "cuLaunchKernel"].iter().all(|name| selects(name))
-        );
-        assert!(
-            !selects("cuMemcpyAtoA_v2") && !selects("cuStreamSynchronize"),
-            "essential, but of another class"
-        );
-    }
-
-    #[test]
-    fn a_daemon_counts_communicators_but_no_collectives() {
-        let classes = crate::cmd::daemon::EVERYTHING.to_vec();
-        let daemon = |tier| {
-            Selection::Driver {
-                classes: classes.clone(),
-                named: false,
-                few: false,
-                failures: true,
-                entry_counted: Vec::new(),
-            }
-            .on(tier)
-        };
-        let selects =
-            |tier, api, name: &str| daemon(tier).selects(catalogue().lookup(api, None, name).unwrap());
-        assert!(selects(Tier::Session, Api::Nccl, "ncclCommInitRank"));
-        assert!(!selects(Tier::Session, Api::Nccl, "ncclAllReduce"));
-        assert!(!selects(Tier::Perf, Api::Nccl, "ncclCommInitRank"), "each probe takes long there");
-        for name in ["cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cuMemcpyDtoH_v2"] {
-            assert!(selects(Tier::Session, Api::Driver, name) && selects(Tier::Perf, Api::Driver, name));
-        }
-    }
-
-    #[test]
-    fn gpu_ops_are_followed_by_state_only_probes() {
-        let of = |glob: &str, tier| {
-            Selection::from_globs(&[glob.to_owned()], &Hooks::default()).unwrap().following_gpu_ops().on(tier)
-        };
-        let driver = |name: &str| catalogue().lookup(Api::Driver, None, name).unwrap();
-        let follows = |selection: &Selection, name: &str| {
-            let f = driver(name);
-            !selection.selects(f) && (selection.needed_for_gpu_ops(f) || selection.needed_for_addresses(f))
-        };
-        let launches = of("cudaLaunchKernel", Tier::Session);
-        assert!(follows(&launches, "cuStreamBeginCapture_v2") && !follows(&launches, "cuMemAlloc_v2"));
-        assert!(!follows(&launches, "cuGraphInstantiateWithFlags"), "graph launches are not selected");
-        assert!(follows(&of("cudaGraphLaunch", Tier::Session), "cuGraphInstantiateWithFlags"));
-        let copies = of("cudaMemcpy*", Tier::Session);
-        assert!(["cuMemcpyHtoD_v2", "cuMemAlloc_v2", "cuMemMap"].iter().all(|name| follows(&copies, name)));
-        assert!(!follows(&copies, "cuMemSetAccess") && !follows(&copies, "cuStreamSynchronize"));
-        assert!(!follows(&of("cudaMemcpy*", Tier::Perf), "cuMemcpyHtoD_v2"));
-        assert!(!follows(&of("cudaMalloc", Tier::Session), "cuStreamBeginCapture_v2"));
-        let few = Selection::from_globs(&[], &Hooks::default()).unwrap().following_gpu_ops().on(Tier::Perf);
-        assert!(
-            few.selects(driver("cuStreamBeginCapture_v2")) && few.selects(driver("cuMemHostRegister_v2"))
-        );
-        let traced = Selection::from_globs(&["cudaLaunchKernel".to_owned()], &Hooks::default()).unwrap();
-        assert!(!follows(&traced, "cuStreamBeginCapture_v2"), "`trace` does not need it");
-    }
-
-    #[test]
-    fn invalid_globs_and_globs_without_a_match_are_refused() {
-        let error = |glob: &str| {
-            Selection::from_globs(&[glob.to_owned()], &Hooks::default()).unwrap_err().to_string()
-        };
-        assert!(error("vulkan*").contains("gpuprobe list"));
-        assert!(error("cudaMalocManaged").contains("did you mean cudaMallocManaged?"));
-        assert!(error("cumemaloc*").contains("did you mean cuMemAlloc, "), "{}", error("cumemaloc*"));
-        assert!(error("CUDAFREE").contains("cudaFree"));
-        assert!(error("[").contains("is not a valid glob"));
-        assert!(error("cudaMalloc,cudaFree").contains("can be repeated"));
-
-        let second = |glob: &str| {
-            let globs = ["cudaFree".to_owned(), glob.to_owned()];
-            Selection::from_globs(&globs, &Hooks::default()).unwrap_err().to_string()
-        };
-        assert!(second("cudaMaloc").contains("`cudaMaloc`: did you mean cudaMalloc, "), "one of several");
-        assert!(second("!cudaMaloc").contains("did you mean cudaMalloc, "), "it would exclude nothing");
-        assert!(second("!cuda*").contains("excluded again"));
-    }
-}
+mod tests;

@@ -9,16 +9,17 @@ use gpuprobe_capture::{Batch, Capture, CaptureConfig, Collect, keep_memory};
 use gpuprobe_event::counters::TensorMemory;
 use gpuprobe_event::trace::{End, FORMAT, Lines, Meta, Phases, end_line};
 use gpuprobe_event::{
-    Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome, TensorSummary,
-    TensorUse, Tgid,
+    Class, Event, LossCause, LossEvent, Losses, MemoryBySite, MemorySummary, Outcome, ProcessChange,
+    TensorSummary, TensorUse, Tgid,
 };
-use gpuprobe_output::units::bytes;
+use gpuprobe_output::units::{bytes, count};
 use gpuprobe_output::{SummaryOptions, collective_sentences, summary};
 
 use super::verification::Verification;
 use crate::cli::{MaxSize, RecordingArgs};
 use crate::session::host::error_gpus::ErrorGpus;
 use crate::session::host::processes::Processes;
+use crate::session::host::rank::rank;
 use crate::session::host::tensor_reader::TensorReader;
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
@@ -33,6 +34,8 @@ const MOST_NAMED: usize = 256;
 /// The size limit of a trace without --max-size.
 const MOST_BYTES: u64 = 4 << 30;
 const READ_TENSORS_EVERY: Duration = Duration::from_millis(100);
+/// It takes a moment to decode this many calls.
+const MANY_SPOOLED: u64 = 500_000;
 /// An uncompressed trace of this size is large.
 const LARGE: u64 = 256 << 20;
 
@@ -51,6 +54,7 @@ pub(crate) fn capture_config_of_recording(args: &RecordingArgs, selection: &Sele
         annotate_records: true,
         phases: args.phases,
         detachable: args.budget.is_some(),
+        lossless: args.lossless,
         ..config(&args.attach)
     }
 }
@@ -88,17 +92,22 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
+    /// Creates the trace. Calls that come faster than they can be recorded are spooled from now on.
     pub(crate) fn start(
-        probes: &Probes,
+        probes: &mut Probes,
         command: &[OsString],
         args: &RecordingArgs,
         output: Destination,
     ) -> Result<Self> {
         keep_memory();
         let phases = if args.phases { Phases::Separate } else { Phases::Together };
-        let limits = limits(args);
+        let trace = TraceFile::create(output, phases, meta(probes, command), limits(args))?;
+        // executions must come after the calls that submitted them, and a budget is kept by the calls of each second
+        if args.gpu_time.is_none() && args.budget.is_none() {
+            probes.capture.spool_to(trace.spool_file());
+        }
         Ok(Self {
-            trace: TraceFile::create(output, phases, meta(probes, command), limits)?,
+            trace,
             summary: Summary::default(),
             options: args.summary.options(std::io::stderr()),
             verification: args.verify.then(|| Verification::new(&args.events)),
@@ -123,6 +132,7 @@ impl Recording {
             None => self.processes.take(&batch, probes.capture.clock().elapsed_ns()),
         }
         self.examine_processes(probes)?;
+        fill_ranks(&mut batch);
         for event in batch.into_events() {
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
             self.trace.event(&event, || self.summary.live_memory_events());
@@ -141,6 +151,27 @@ impl Recording {
                 &self.trace.room().in_progress(self.trace.written()),
                 losses.total(),
             );
+        }
+        Ok(())
+    }
+
+    /// Takes in what is spooled, after the probes were detached. If `is_cancelled` says so, the rest is discarded.
+    pub(crate) fn take_spooled(
+        &mut self,
+        probes: &mut Probes,
+        mut next: impl FnMut(&mut Probes) -> Result<Batch>,
+        mut is_cancelled: impl FnMut() -> bool,
+    ) -> Result<()> {
+        if let Some(calls @ MANY_SPOOLED..) = probes.capture.spooled_calls() {
+            let calls = count(calls, "call", "calls");
+            note!("gpuprobe: {calls} are recorded and not decoded yet; Ctrl-C discards them");
+        }
+        while probes.capture.spooled_calls().is_some() {
+            if is_cancelled() {
+                probes.capture.discard_spooled();
+            }
+            let batch = next(probes)?;
+            self.take(batch, probes)?;
         }
         Ok(())
     }
@@ -247,11 +278,12 @@ impl Recording {
             verification.compare(&mut probes.capture, &self.summary.report())?;
         }
         probes.skip_unused_hooks();
-        probes.skip_over_budget(at_ns);
+        let sampled = probes.sampled_calls();
         let unified = probes.capture.unified()?;
         let last = |losses: &Losses| {
             let mut last = Last::of(losses, at_ns, probes.skips.lines().collect());
             last.end.unified.clone_from(&unified);
+            last.end.sampled.clone_from(&sampled);
             last.end.memory_by_site.clone_from(&memory_by_site);
             last.end.tensors.clone_from(&tensors);
             last.end.memory = (memory != MemorySummary::default()).then(|| Box::new(memory.clone()));
@@ -317,6 +349,15 @@ impl Last {
     }
 }
 
+/// Traces have the number of each process in its job.
+fn fill_ranks(batch: &mut Batch) {
+    for (_, process) in &mut batch.processes {
+        if process.change != ProcessChange::Exit {
+            process.rank = rank(process.tgid);
+        }
+    }
+}
+
 /// The first line of a trace.
 pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -329,6 +370,8 @@ pub(crate) fn meta(probes: &Probes, command: &[OsString]) -> Meta {
         driver: (!driver.is_empty()).then_some(driver),
         clock: "monotonic".to_owned(),
         start_unix: probes.capture.clock().start_unix(),
+        start_monotonic_ns: Some(probes.capture.clock().epoch_ns()),
+        boot: Some(read("/proc/sys/kernel/random/boot_id")).filter(|boot| !boot.is_empty()),
         command: command.iter().map(|w| w.to_string_lossy().into_owned()).collect(),
         ..Meta::default()
     }

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use gpuprobe_analysis::threads::sample::{Rank, SampledProcess, SampledThread};
+use gpuprobe_analysis::threads::sample::{SampledProcess, SampledThread};
 use gpuprobe_capture::{SampledThreads, ThreadSampler};
-use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, origin_of, pod_of, rank_of};
+use gpuprobe_discover::{CONTAINER_LOGS, container_of, open_gpus, origin_of, pod_of};
 use gpuprobe_event::{Call, Container, Frame, HostGpu, Tgid};
+
+use crate::session::host::rank::rank;
 
 const PROC: &str = "/proc";
 /// The time between two samples.
@@ -72,7 +74,6 @@ impl OpenCalls {
 
 fn process(sampled: SampledThreads, gpus: &[HostGpu]) -> SampledProcess {
     let (tgid, proc_root) = (sampled.tgid, Path::new(PROC));
-    let rank = rank_of(proc_root, tgid.0);
     let origin = origin_of(proc_root, tgid.0);
     let threads = sampled.threads.into_iter().map(|thread| SampledThread {
         tid: thread.tid,
@@ -90,7 +91,7 @@ fn process(sampled: SampledThreads, gpus: &[HostGpu]) -> SampledProcess {
         parent: origin.map(|origin| Tgid(origin.parent)),
         session: origin.map(|origin| origin.session),
         age_ns: origin.and_then(|origin| u64::try_from(origin.age.as_nanos()).ok()),
-        rank: rank.map(|(variable, number)| Rank { variable: variable.to_owned(), number }),
+        rank: rank(tgid),
         gpus: open_gpus(proc_root, tgid.0).into_iter().map(|minor| number_of(minor, gpus)).collect(),
         threads: threads.collect(),
         exited_threads: sampled.exited,

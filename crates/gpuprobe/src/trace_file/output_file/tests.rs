@@ -36,10 +36,10 @@ fn a_new_file_is_private_unless_requested_otherwise() {
     assert_eq!(mode_of(&at("private")), 0o600);
     write(&at("requested"), Access::Exactly(0o664)).unwrap();
     assert_eq!(mode_of(&at("requested")), 0o664, "regardless of the umask");
-    write(&at("like"), Access::like(&at("private"))).unwrap();
+    write(&at("like"), Access::like(&[at("private")])).unwrap();
     assert_eq!(mode_of(&at("like")), 0o600);
-    assert_eq!(Access::like(&at("requested")), Access::Like(0o664));
-    assert_eq!(Access::like(Path::new("-")), Access::Private);
+    assert_eq!(Access::like(&[at("requested")]), Access::Like(0o664));
+    assert_eq!(Access::like(&["-".into()]), Access::Private);
 }
 
 #[test]

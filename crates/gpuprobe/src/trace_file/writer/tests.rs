@@ -27,6 +27,7 @@ fn event(id: u64) -> Event {
         ns_pid: None,
         container: None,
         exit_status: None,
+        rank: None,
         live: Vec::new(),
     })
 }

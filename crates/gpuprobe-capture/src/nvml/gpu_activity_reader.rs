@@ -1,0 +1,78 @@
+//! Reads what the parts of a GPU did between two readings, by GPM.
+
+use gpuprobe_event::gpu_activity::{Activity, Part, Share, Traffic};
+use nvml_wrapper::Device;
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+
+/// The metrics of [`Part::ALL`], in that order, in percent.
+const PARTS: [GpmMetricId; Part::ALL.len()] = [
+    GpmMetricId::GraphicsUtil,
+    GpmMetricId::SmUtil,
+    GpmMetricId::SmOccupancy,
+    GpmMetricId::AnyTensorUtil,
+    GpmMetricId::DfmaTensorUtil,
+    GpmMetricId::HmmaTensorUtil,
+    GpmMetricId::ImmaTensorUtil,
+    GpmMetricId::DramBwUtil,
+    GpmMetricId::Fp64Util,
+    GpmMetricId::Fp32Util,
+    GpmMetricId::Fp16Util,
+    GpmMetricId::IntegerUtil,
+];
+/// The metrics of [`Traffic::ALL`], in that order, in MiB per second.
+const TRAFFIC: [GpmMetricId; Traffic::ALL.len()] = [
+    GpmMetricId::PcieRxPerSec,
+    GpmMetricId::PcieTxPerSec,
+    GpmMetricId::NvlinkTotalRxPerSec,
+    GpmMetricId::NvlinkTotalTxPerSec,
+];
+const MIB: f64 = 1_048_576.0;
+
+/// The last sample of a GPU. The activity is computed between two samples.
+#[derive(Debug)]
+pub(super) struct ActivityReader<'a> {
+    is_supported: bool,
+    before: Option<GpmSample<'a>>,
+}
+
+impl<'a> ActivityReader<'a> {
+    pub(super) fn new(device: &Device<'a>) -> Self {
+        Self { is_supported: device.gpm_support().unwrap_or(false), before: None }
+    }
+
+    /// `None` if the GPU does not support it, the first time, and if NVML fails.
+    pub(super) fn read(&mut self, device: &Device<'a>) -> Option<Activity> {
+        if !self.is_supported {
+            return None;
+        }
+        let now = device.gpm_sample().ok()?;
+        let before = self.before.replace(now)?;
+        let wanted: Vec<GpmMetricId> = PARTS.into_iter().chain(TRAFFIC).collect();
+        let read = gpm_metrics_get(device.nvml(), &before, self.before.as_ref()?, &wanted).ok()?;
+        let mut values = read.into_iter().map(|result| result.ok().map(|metric| metric.value));
+        let mut next = || values.next().flatten();
+        Some(Activity {
+            shares: PARTS.map(|_| next().and_then(Share::from_percent)),
+            bytes_per_second: TRAFFIC.map(|_| next().and_then(bytes)),
+        })
+    }
+}
+
+/// Bytes of a number of MiB, if it is one.
+fn bytes(mib: f64) -> Option<u64> {
+    let bytes = (mib * MIB).round();
+    // less than what any link can do, so that the cast is exact enough
+    (0.0..1e15).contains(&bytes).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn traffic_is_in_bytes() {
+        assert_eq!([0.0, 1.5, 2048.0].map(bytes), [Some(0), Some(1_572_864), Some(2 << 30)]);
+        assert_eq!([-1.0, 1e18, f64::NAN].map(bytes), [None; 3]);
+    }
+}

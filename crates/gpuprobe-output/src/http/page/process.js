@@ -1,0 +1,133 @@
+// One process in detail.
+
+import { curveCard } from "./charts.js";
+import { byId, element, show } from "./dom.js";
+import { bytes, count, duration, estimated, orDash, percent, rate, spanOf } from "./units.js";
+
+/** Call sites whose memory is drawn over time. */
+const MOST_CURVES = 6;
+
+export function drawProcess(process, details, history) {
+  byId("process-title").textContent = `${process.name} (${process.id.pid})`;
+  const parts = [`${bytes(process.live_bytes)} live`, `peak ${bytes(process.peak_bytes)}`];
+  parts.push(`${estimated(count(process.launches), process.has_estimated_launches)} launches`);
+  parts.push(`${percent(process.calls_share)} of its time in calls`);
+  if (process.pending) parts.push(`in ${process.pending.function} for ${duration(process.pending.age_ns)}`);
+  if (process.has_exited) parts.push("exited");
+  byId("process-summary").textContent = parts.join(", ");
+  show(byId("process-charts"), curves(process, details, history));
+  show(byId("process-tables"), tables(details));
+}
+
+export function drawGone(pid) {
+  byId("process-title").textContent = `Process ${pid} is no longer listed.`;
+  byId("process-summary").textContent = "";
+  show(byId("process-charts"), []);
+  show(byId("process-tables"), []);
+}
+
+function curves(process, details, history) {
+  const isThis = (known) => known.id.pid === process.id.pid && known.id.instance === process.id.instance;
+  const known = history.processes.find(isThis);
+  const cards = [];
+  if (known) {
+    const [most, launches] = [Math.max(...known.live_bytes), Math.max(...known.launches)];
+    const span = spanOf({ times: history.times.slice(-known.live_bytes.length) });
+    cards.push(curveCard("Live memory", known.live_bytes, most, `${span}, up to ${bytes(most)}`));
+    cards.push(curveCard("Launches", known.launches, launches, `${span}, up to ${count(launches)} in 5 s`));
+  }
+  for (const site of details.sites.filter((site) => site.curve.length > 1).slice(0, MOST_CURVES)) {
+    const most = Math.max(...site.curve);
+    const scale = `${bytes(site.live_bytes)} live, ${site.verdict}, up to ${bytes(most)}`;
+    cards.push(curveCard(site.name, site.curve, most, scale, site.is_suspect ? "alarm" : ""));
+  }
+  return cards;
+}
+
+function tables(details) {
+  const below = (ns) => orDash(ns, (ns) => `<${duration(ns)}`);
+  return [
+    ...table(
+      "Kernels",
+      ["Launches", "/s", "In graphs", "Mean call", "Mean on GPU", "Of GPU time", "Kernel"],
+      details.kernels.map((k) => [
+        count(k.launches),
+        rate(k.launches_per_second),
+        count(k.in_graphs),
+        orDash(k.mean_call_ns, duration),
+        orDash(k.mean_gpu_ns, duration),
+        percent(k.gpu_share),
+        k.kernel,
+      ]),
+    ),
+    ...table(
+      "Live memory by call site",
+      ["Live", "Blocks", "Verdict", "Call site"],
+      details.sites.map((s) => [[bytes(s.live_bytes), s.live_bytes], count(s.allocations), s.verdict, s.name]),
+    ),
+    ...table(
+      "Copies",
+      ["Copies", "/s", "Bytes", "Bandwidth", "Kind"],
+      details.copies.map((c) => [
+        count(c.copies),
+        rate(c.copies_per_second),
+        [bytes(c.bytes), c.bytes],
+        orDash(c.bytes_per_second, (n) => `${bytes(n)}/s`),
+        c.what,
+      ]),
+    ),
+    ...table(
+      "Longest gaps of a stream",
+      ["Gap", "Stream", "Meanwhile"],
+      details.gaps.map((g) => [duration(g.ns), g.stream, g.meanwhile ?? ""]),
+    ),
+    ...table(
+      "Calls, by total time",
+      ["Calls", "/s", "Mean", "50%", "99%", "Errors", "Function"],
+      details.calls.map((c) => [
+        estimated(count(c.calls), c.is_estimated),
+        rate(c.calls_per_second),
+        orDash(c.mean_ns, duration),
+        below(c.p50_below_ns),
+        below(c.p99_below_ns),
+        count(c.errors),
+        c.function,
+      ]),
+    ),
+    ...table(
+      "Errors",
+      ["Times", "Error"],
+      details.errors.map((e) => [count(e.count), `${e.error} in ${e.function}`]),
+    ),
+  ];
+}
+
+/** A table with a title. The last column is text. A cell is a text, or a text and the exact number of bytes. */
+function table(title, headings, rows) {
+  if (rows.length === 0) return [];
+  const made = element("table");
+  const last = headings.length - 1;
+  const head = made.createTHead().insertRow();
+  for (const [at, heading] of headings.entries()) {
+    const cell = element("th", heading, at === last ? "text" : "");
+    cell.scope = "col";
+    head.append(cell);
+  }
+  const body = made.createTBody();
+  for (const cells of rows) {
+    const row = body.insertRow();
+    for (const [at, shown] of cells.entries()) {
+      const [text, exact] = Array.isArray(shown) ? shown : [shown];
+      const cell = element("td", text, at === last ? "text name" : "");
+      if (exact !== undefined) cell.title = `${exact} bytes`;
+      else if (at === last) cell.title = text;
+      row.append(cell);
+    }
+  }
+  const wide = element("div", undefined, "wide");
+  wide.tabIndex = 0;
+  wide.setAttribute("role", "region");
+  wide.setAttribute("aria-label", title);
+  wide.append(made);
+  return [element("h3", title), wide];
+}

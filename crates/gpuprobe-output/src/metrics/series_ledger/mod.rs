@@ -1,0 +1,9 @@
+//! Which processes have series of their own, from snapshot to snapshot: see [`process_series`](super::process_series).
+
+mod counted;
+mod ledger;
+
+pub use ledger::{SeriesLedger, SeriesSettings};
+
+#[cfg(test)]
+mod tests;

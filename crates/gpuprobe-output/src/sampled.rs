@@ -1,0 +1,71 @@
+//! Functions that are sampled to stay within the budget: the line that reports one, and the mark of its figures.
+
+use gpuprobe_analysis::{SampledFunction, Snapshot};
+use gpuprobe_event::trace::SampledCalls;
+use gpuprobe_event::{Api, Class, catalogue};
+
+/// The mark of estimated figures.
+pub(crate) const MARK: &str = "~";
+
+/// One line for a function.
+pub(crate) fn sampled_line(function: &SampledFunction) -> String {
+    let now = match function.ratio {
+        ..1.0 => format!("probed {:.1}% of the time", function.ratio * 100.0),
+        _ => "probed a part of the time until some time ago".to_owned(),
+    };
+    line(function.function, &now, function.estimated_calls as u64, function.standard_error.ceil() as u64)
+}
+
+/// The same at the end of a recording.
+pub(crate) fn recorded_line(function: &SampledCalls) -> String {
+    let SampledCalls { function, estimated_calls, standard_error } = function;
+    line(function, "probed a part of the time", *estimated_calls, *standard_error)
+}
+
+fn line(function: &str, how: &str, estimated: u64, error: u64) -> String {
+    format!(
+        "{function}: {how}: its figures ({MARK}) are estimates; {estimated} of its calls were added by scaling, standard error {error} calls"
+    )
+}
+
+/// The mark if some of the figures of a function are estimated, and else nothing.
+pub(crate) fn mark_of(snapshot: &Snapshot, api: Api, function: &str) -> &'static str {
+    mark(snapshot, |sampled| (sampled.api, sampled.function) == (api, function))
+}
+
+/// The same for what functions of these classes do together.
+pub(crate) fn mark_of_classes(snapshot: &Snapshot, classes: &[Class]) -> &'static str {
+    mark(snapshot, |sampled| {
+        let function = catalogue().lookup(sampled.api, None, sampled.function);
+        function.is_some_and(|f| classes.contains(&f.class))
+    })
+}
+
+fn mark(snapshot: &Snapshot, is_it: impl Fn(&SampledFunction) -> bool) -> &'static str {
+    let is_estimated = snapshot.budget.as_ref().is_some_and(|budget| budget.sampled.iter().any(is_it));
+    if is_estimated { MARK } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_says_what_is_estimated_and_the_error_whether_the_function_is_still_sampled_or_not() {
+        let mut function = SampledFunction {
+            api: Api::Driver,
+            function: "cuLaunchKernel",
+            ratio: 0.125,
+            estimated_calls: 1234.4,
+            standard_error: 56.0,
+            variance: 3136.0,
+            current_variance: 0.0,
+        };
+        let rest =
+            "its figures (~) are estimates; 1234 of its calls were added by scaling, standard error 56 calls";
+        assert_eq!(sampled_line(&function), format!("cuLaunchKernel: probed 12.5% of the time: {rest}"));
+        function.ratio = 1.0;
+        let line = "cuLaunchKernel: probed a part of the time until some time ago";
+        assert_eq!(sampled_line(&function), format!("{line}: {rest}"));
+    }
+}

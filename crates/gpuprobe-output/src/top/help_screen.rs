@@ -1,0 +1,28 @@
+//! The keys and the columns, on one screen.
+
+use super::canvas::{Canvas, Ink};
+
+const KEYS: [(&str, &str); 14] = [
+    ("Up Down PgUp PgDn", "move; Home and End for the first and the last"),
+    ("Enter", "open the process: kernels, memory by call site, copies, calls, errors"),
+    ("Esc Backspace", "back; in the overview, show all processes again"),
+    ("/", "filter by name, pid, container or pending function"),
+    ("< >", "sort by the column before or after; or click on a heading"),
+    ("r", "reverse the order"),
+    ("t", "group by container"),
+    ("e", "hide exited processes"),
+    ("p Space", "pause"),
+    ("? F1", "this help; any key goes back"),
+    ("q Ctrl-C", "quit"),
+    ("", ""),
+    ("LIVE GROWTH/s", "memory that is allocated and not freed; red: a call site may leak"),
+    ("CALLS% COST%", "time in CUDA calls, all threads; time that the probes take, with --budget"),
+];
+
+pub(super) fn draw(canvas: &mut Canvas<'_>) {
+    canvas.text(0, 0, canvas.width(), "gpuprobe top: keys and columns", Ink::Strong);
+    for (y, (key, meaning)) in (2..).zip(KEYS) {
+        canvas.text(0, y, 18, key, Ink::Strong);
+        canvas.text(19, y, canvas.width(), meaning, Ink::Plain);
+    }
+}
