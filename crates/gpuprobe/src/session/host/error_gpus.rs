@@ -30,6 +30,14 @@ impl ErrorGpus {
         Ok(states.map(|states| Self { numbering: numbering(), states }))
     }
 
+    /// Finds the GPUs of running processes. Called often, because nothing is known of a process that has exited, and
+    /// errors may be decoded long after they happened.
+    pub(crate) fn learn(&mut self, processes: &mut Processes, capture: &Capture) -> Result<()> {
+        let (identities, (_, contexts)) = (capture.identities()?, capture.memory()?);
+        self.numbering.learn(&identities, &contexts, processes);
+        Ok(())
+    }
+
     /// Takes in the processes of a batch, and completes its errors with the last reading of NVML.
     pub(crate) fn take(
         &mut self,
@@ -42,12 +50,11 @@ impl ErrorGpus {
             processes.take(batch, now_ns);
             return Ok(());
         }
-        let (identities, (_, contexts)) = (capture.identities()?, capture.memory()?);
         // before and after: the GPUs of a process can be found only while it runs, and the batch may have its start or
         // its exit
-        self.numbering.learn(&identities, &contexts, processes);
+        self.learn(processes, capture)?;
         processes.take(batch, now_ns);
-        self.numbering.learn(&identities, &contexts, processes);
+        self.learn(processes, capture)?;
         let mut snapshot = Snapshot { gpus: self.numbering.host().to_vec(), ..Snapshot::default() };
         self.states.add_to(&mut snapshot, false);
         for error in errors(batch) {

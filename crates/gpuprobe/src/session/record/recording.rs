@@ -33,7 +33,7 @@ use crate::trace_file::{Destination, Finished, Limits, TraceFile, is_stdout};
 const MOST_NAMED: usize = 256;
 /// The size limit of a trace without --max-size.
 const MOST_BYTES: u64 = 4 << 30;
-const READ_TENSORS_EVERY: Duration = Duration::from_millis(100);
+const EXAMINE_EVERY: Duration = Duration::from_millis(100);
 /// It takes a moment to decode this many calls.
 const MANY_SPOOLED: u64 = 500_000;
 /// An uncompressed trace of this size is large.
@@ -82,7 +82,7 @@ pub(crate) struct Recording {
     tensor_reader: TensorReader,
     stacks: StacksOnDemand,
     /// When the tensors were read last; `None` if they are not followed.
-    tensors_read: Option<Instant>,
+    examined: Option<Instant>,
     /// For out-of-memory errors, which come with tensors.
     error_gpus: Option<ErrorGpus>,
     progress: Progress,
@@ -114,7 +114,7 @@ impl Recording {
             processes: Processes::new(0),
             tensor_reader: TensorReader::default(),
             stacks: StacksOnDemand::new(&args.nvml),
-            tensors_read: args.tensors.then(Instant::now),
+            examined: args.tensors.then(Instant::now),
             error_gpus: args
                 .tensors
                 .then(|| ErrorGpus::start(&args.nvml, args.attach.verbose))
@@ -176,11 +176,14 @@ impl Recording {
         Ok(())
     }
 
-    /// Finds out while processes run whether their allocations from pools are tensors.
+    /// Finds out while processes run whether their allocations from pools are tensors, and which GPUs they use.
     fn examine_processes(&mut self, probes: &Probes) -> Result<()> {
-        if self.tensors_read.is_some_and(|read| read.elapsed() >= READ_TENSORS_EVERY) {
+        if self.examined.is_some_and(|read| read.elapsed() >= EXAMINE_EVERY) {
             self.tensor_reader.rows(&probes.capture)?;
-            self.tensors_read = Some(Instant::now());
+            if let Some(gpus) = &mut self.error_gpus {
+                gpus.learn(&mut self.processes, &probes.capture)?;
+            }
+            self.examined = Some(Instant::now());
         }
         Ok(())
     }
