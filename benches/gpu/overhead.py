@@ -25,8 +25,10 @@ import tempfile
 import time
 
 # what a mode may cost at most, by workload
-EAGER = {"daemon": 1.05, "budget": 1.02, "record-driver": 1.10}
-LIMITS = {"training": EAGER, "decoder": EAGER, "graph": {"daemon": 1.005, "budget": 1.005, "record": 1.005}}
+EAGER = {"daemon": 1.05, "packaged": 1.02, "record": 1.10}
+LIMITS = {"training": EAGER, "decoder": EAGER, "graph": {"daemon": 1.005, "packaged": 1.005, "record": 1.005}}
+# the settings of the package, with a budget
+PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../packaging/gpuprobe.toml")
 # steps of a turn, which takes some 30 ms
 STEPS = {"training": 20, "decoder": 10, "graph": 100}
 SETTLED_AFTER = 0.5
@@ -127,7 +129,7 @@ def modes(args, folder):
         "memory": Mode("gpuprobe daemon --memleak", "watched", daemon("--memleak"), "metrics on"),
         "daemon": Mode("gpuprobe daemon, all that it counts by default", "watched", daemon(), "metrics on"),
         "returns": Mode("gpuprobe daemon --all-launch-returns", "watched", daemon("--all-launch-returns"), "metrics on"),
-        "budget": Mode("gpuprobe daemon --budget 2%", "watched", daemon("--budget", "2%"), "metrics on"),
+        "packaged": Mode("gpuprobe daemon, packaged settings", "watched", daemon("--config", PACKAGED), "metrics on"),
         "record": Mode("gpuprobe record to a file", "watched", record(), "functions in"),
         "record-driver": Mode("gpuprobe record --layer driver", "watched", record("--layer", "driver"), "functions in"),
         "two_events": Mode("11 functions of the runtime, two events a call", "watched", two_events, "ready"),
@@ -164,7 +166,7 @@ def measure(args, loops, chosen, folder):
             loop, without = loops[mode.loop], loops[mode.other or mode.loop]
             before = last.get(without) or turns(without, twin, args.pairs)
             if mode.command:
-                settled_after = BUDGET_SETTLED_AFTER if name == "budget" else SETTLED_AFTER
+                settled_after = BUDGET_SETTLED_AFTER if name == "packaged" else SETTLED_AFTER
                 background = Background(mode.command(loop), mode.word, folder, settled_after)
             elif mode.is_profiler():
                 loop.ask("profile")
