@@ -30,7 +30,6 @@ class Workload:
 
     def __init__(self, folder, mode, seconds):
         self.process = subprocess.Popen(
-            
             [f"{folder}/rates", mode, str(seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -76,10 +75,10 @@ class Workload:
 
 
 class Daemon:
-    """A daemon with a budget."""
+    """A daemon with a budget, for one process: it must not be disturbed by others on the host, nor disturb them."""
 
-    def __init__(self, gpuprobe, folder, budget, tier):
-        command = [gpuprobe, "daemon", "-p", f"{folder}/libcuda.so.1", "--metrics-addr", "127.0.0.1:0", "--budget", budget]
+    def __init__(self, gpuprobe, pid, budget, tier):
+        command = [gpuprobe, "daemon", "-d", str(pid), "--metrics-addr", "127.0.0.1:0", "--budget", budget]
         command += ["--display-interval", "0"] + (["--attach", tier] if tier else [])
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.address = None
@@ -152,8 +151,8 @@ def twin(folder, mode, seconds):
 
 def measure(args, folder, mode):
     alone = twin(folder, mode, args.twin_seconds)
-    daemon = Daemon(args.gpuprobe, folder, args.budget, args.attach)
     workload = Workload(folder, mode, args.seconds)
+    daemon = Daemon(args.gpuprobe, workload.pid, args.budget, args.attach)
     time.sleep(1.5)
     workload.start()
     readings = []

@@ -33,7 +33,7 @@ PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../packa
 STEPS = {"training": 20, "decoder": 10, "graph": 100}
 SETTLED_AFTER = 0.5
 # the budget acts on measurements of the past seconds
-BUDGET_SETTLED_AFTER = 8
+BUDGET_SETTLED_AFTER = 5
 # turns of a mode that are not measured
 WARM_UP = 3
 # the functions of the CUDA driver that a step calls and the daemon counts

@@ -435,10 +435,11 @@ impl Capture {
         self.attacher.uprobes.attach_loader(loader)
     }
 
-    /// Updates the path by which a library's file can be opened: a path through a process's mounts ends with the
-    /// process.
-    pub fn set_open_path(&mut self, library: &Library) {
-        self.attacher.uprobes.set_open_path(library);
+    /// Takes in the paths by which the files of mapped libraries can be opened now: a path through a process's mounts
+    /// ends with the process. Returns whether sampled functions of these libraries have missed a turn since the last
+    /// time.
+    pub fn set_open_paths(&mut self, mapped: &[Library]) -> bool {
+        self.attacher.uprobes.set_open_paths(mapped)
     }
 
     /// The most expensive probe point that a function has in any file; `None` if it is not probed.

@@ -39,6 +39,8 @@ pub struct Attached {
     pub(crate) links: Vec<LinkId>,
     /// Those of the sampled functions, during a turn.
     pub(crate) turn_links: Vec<LinkId>,
+    /// Its sampled functions could not be attached lately.
+    pub(crate) has_missed_turn: bool,
     /// Functions with their own links.
     pub(crate) detachable: Vec<DetachableFunction>,
     pub(crate) points: HashMap<FunctionId, ProbeCost>,
@@ -195,6 +197,7 @@ fn attach_within(
         observed_since_ns: None,
         links: Vec::new(),
         turn_links: Vec::new(),
+        has_missed_turn: false,
         detachable: Vec::new(),
         points: target.functions.iter().map(|f| (f.function, f.point.cost)).collect(),
         options,

@@ -27,7 +27,7 @@ pub struct Turn {
 }
 
 impl UprobeAttacher {
-    /// How often the probes of sampled functions could not be attached for a turn.
+    /// How often the probes of sampled functions could not be attached for a turn, up to [`Self::set_open_paths`].
     pub(crate) fn missed_turns(&self) -> u64 {
         self.detachable.missed_turns
     }
@@ -44,10 +44,7 @@ impl UprobeAttacher {
         let mut result = Ok(());
         let attached_before = std::mem::replace(&mut self.detachable.in_turns, in_turns.clone());
         for id in attached_before.difference(in_turns) {
-            if let Err(error) = self.attach_always(*id) {
-                self.detachable.missed_turns += 1;
-                result = Err(error);
-            }
+            result = result.and(self.attach_always(*id));
         }
         let before = std::mem::replace(&mut self.detachable.sampled, sampled.clone());
         let changed = sampled.symmetric_difference(&before);
@@ -64,7 +61,7 @@ impl UprobeAttacher {
         for attached in self.attached.values_mut() {
             let attaching = attach_for_turn(&mut self.helper, attached, &self.detachable);
             if let Err(error) = attaching {
-                self.detachable.missed_turns += 1;
+                attached.has_missed_turn = true;
                 result = Err(error);
             }
         }
@@ -130,7 +127,10 @@ impl UprobeAttacher {
             for function in functions.filter(|f| f.planned.function == id && f.links.is_empty()) {
                 match function.attach(&mut self.helper, options, file, &mut patience) {
                     Ok(links) => function.links = links,
-                    Err(error) => result = Err(error),
+                    Err(error) => {
+                        attached.has_missed_turn = true;
+                        result = Err(error);
+                    }
                 }
             }
         }

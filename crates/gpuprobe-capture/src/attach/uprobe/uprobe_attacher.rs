@@ -225,14 +225,22 @@ impl UprobeAttacher {
         Ok(())
     }
 
-    pub(crate) fn set_open_path(&mut self, library: &Library) {
+    /// Takes in the paths by which the files of mapped libraries can be opened now. Counts the turns that were missed in
+    /// these libraries, and returns whether there were any. A library that no process maps has missed nothing.
+    pub(crate) fn set_open_paths(&mut self, mapped: &[Library]) -> bool {
         let size = |opened: Option<OpenedFile>| opened.map(|opened| (opened.size, opened.owner));
-        for (_, attached) in self.attached.iter_mut().filter(|((file, _), _)| *file == library.id) {
+        let mut missed = 0;
+        for ((file, _), attached) in &mut self.attached {
+            let has_missed = std::mem::take(&mut attached.has_missed_turn);
+            let Some(library) = mapped.iter().find(|library| library.id == *file) else { continue };
+            missed += u64::from(has_missed);
             // device numbers are not compared: through another mount they may differ
             if size(attached.file.expected) == size(library.opened) {
                 attached.file = ProbedFile { path: library.open_path.clone(), expected: library.opened };
             }
         }
+        self.detachable.missed_turns += missed;
+        missed > 0
     }
 
     pub(crate) fn point_of(&self, id: FunctionId) -> Option<ProbeCost> {

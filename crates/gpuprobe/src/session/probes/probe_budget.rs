@@ -298,14 +298,15 @@ impl Probes {
         self.note_attach_result(budget, result.err().map(Into::into));
     }
 
-    /// If a file can no longer be opened by its earlier path, looks for another path to it.
+    /// If a file can no longer be opened by its earlier path, looks for another path to it. A file that no process maps
+    /// was deleted after its last process had exited: its probes are about to be removed.
     fn note_attach_result(&mut self, budget: &mut ProbeBudget, error: Option<anyhow::Error>) {
         let had_failed = std::mem::replace(&mut budget.has_failed, error.is_some());
         let Some(error) = error else { return };
         let found = Inspector::new().of_processes(Path::new("/proc")).libraries;
-        found.iter().for_each(|library| self.capture.set_open_path(library));
-        if !had_failed {
-            note!("gpuprobe: sampled functions are not counted everywhere: {error:#}");
+        budget.has_failed = self.capture.set_open_paths(&found);
+        if budget.has_failed && !had_failed {
+            note!("gpuprobe: sampled functions are not counted everywhere: {error}");
         }
     }
 
