@@ -122,7 +122,8 @@ mod tests {
     #[test]
     fn each_error_of_nvlink_is_at_its_place_and_has_a_word_of_its_own() {
         assert!(NvLinkError::ALL.iter().enumerate().all(|(at, error)| *error as usize == at));
-        let words: std::collections::BTreeSet<_> = NvLinkError::ALL.iter().map(|error| error.as_str()).collect();
+        let words: std::collections::BTreeSet<_> =
+            NvLinkError::ALL.iter().map(|error| error.as_str()).collect();
         assert_eq!(words.len(), NvLinkError::ALL.len());
     }
 }

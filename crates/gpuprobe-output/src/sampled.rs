@@ -1,6 +1,6 @@
 //! Functions that are sampled to stay within the budget: the line that reports one, and the mark of its figures.
 
-use gpuprobe_analysis::{SampledFunction, Snapshot};
+use gpuprobe_analysis::{FunctionSummary, SampledFunction, Snapshot};
 use gpuprobe_event::trace::SampledCalls;
 use gpuprobe_event::{Api, Class, catalogue};
 
@@ -26,6 +26,24 @@ fn line(function: &str, how: &str, estimated: u64, error: u64) -> String {
     format!(
         "{function}: {how}: its figures ({MARK}) are estimates; {estimated} of its calls were added by scaling, standard error {error} calls"
     )
+}
+
+/// The mark of a function in a recording if its figures are estimates. They are also if no turn has come yet.
+pub(crate) fn recorded_mark(sampled: &[SampledCalls], row: &FunctionSummary) -> &'static str {
+    let is_sampled = row.estimated > 0 || sampled.iter().any(|s| *s.function == *row.name);
+    if is_sampled { MARK } else { "" }
+}
+
+/// The mark of what functions of these classes did in a recording; without classes, of what any function did.
+pub(crate) fn recorded_mark_of_classes(sampled: &[SampledCalls], classes: &[Class]) -> &'static str {
+    let is_one = |s: &SampledCalls| {
+        let found = [Api::Runtime, Api::Driver]
+            .into_iter()
+            .filter_map(|api| catalogue().lookup(api, None, &s.function));
+        found.into_iter().any(|f| classes.contains(&f.class))
+    };
+    let is_sampled = if classes.is_empty() { !sampled.is_empty() } else { sampled.iter().any(is_one) };
+    if is_sampled { MARK } else { "" }
 }
 
 /// The mark if some of the figures of a function are estimated, and else nothing.

@@ -18,14 +18,14 @@ use gpuprobe_analysis::{
 };
 use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
-use gpuprobe_event::{MemoryBySite, TensorSource, TensorSummary, catalogue};
+use gpuprobe_event::{Class, MemoryBySite, TensorSource, TensorSummary, catalogue};
 
 use self::incomplete::{Incomplete, marked};
 pub use self::layout::SummaryOptions;
 use self::layout::{NameTable, heading, line, name, wrapped};
 use crate::kernel_name::short_name;
 use crate::out_of_memory;
-use crate::sampled::recorded_line;
+use crate::sampled::{recorded_line, recorded_mark_of_classes};
 use crate::units::{bytes, count, duration, printable};
 use crate::xid;
 
@@ -136,13 +136,16 @@ fn classic(report: &SummaryReport) -> String {
     let (launches, transfers, transferred) = op_totals(report);
     let allocated = report.memory.allocated;
     let size = |bytes: u64| format!("{bytes} bytes ({:.2} MB)", bytes as f64 / f64::from(1 << 20));
+    let mark = |classes: &[Class]| recorded_mark_of_classes(&report.sampled, classes);
+    let launched = mark(&[Class::Launch, Class::GraphLaunch]);
+    let copied = mark(&[Class::Memcpy]);
     let mut lines = [
-        ("Total CUDA API calls", report.outermost_calls.to_string()),
-        ("Kernel launches", launches.to_string()),
+        ("Total CUDA API calls", format!("{}{}", mark(&[]), report.outermost_calls)),
+        ("Kernel launches", format!("{launched}{launches}")),
         ("Memory allocations", allocated.count.to_string()),
         ("Total memory allocated", size(allocated.bytes)),
-        ("Memory transfers", transfers.to_string()),
-        ("Total data transferred", size(transferred)),
+        ("Memory transfers", format!("{copied}{transfers}")),
+        ("Total data transferred", format!("{copied}{}", size(transferred))),
     ];
     if report.only_entries {
         // without returns it is not known which calls succeeded

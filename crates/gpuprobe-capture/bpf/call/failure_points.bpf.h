@@ -58,7 +58,8 @@ static __always_inline bool is_from_driver(const struct gp_thread *thread, struc
 static __always_inline int fail_at_point(struct pt_regs *ctx)
 {
 	__u64 cookie = bpf_get_attach_cookie(ctx);
-	__u32 status = status_at_point(ctx, cookie);
+	__u32 status = status_at_point(ctx, cookie), index = cookie & (GP_FUNCTIONS - 1), weight = 1;
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
 	struct gp_thread *thread;
 	bool is_counted;
 
@@ -75,7 +76,15 @@ static __always_inline int fail_at_point(struct pt_regs *ctx)
 		return 0;
 	/* the returns of launches that follow are probed: see launch_entries.bpf.h */
 	thread->has_failed = 1;
-	add_error(thread, cookie & (GP_FUNCTIONS - 1), status, 1, false);
+	/*
+	 * while functions of the CUDA driver are sampled, it is known only in a turn whether one of them has
+	 * failed
+	 */
+	if (function && function->flags & GP_SAMPLED)
+		weight = weight_of_turn();
+	if (!weight)
+		return 0;
+	add_error(thread, index, status, weight, false);
 	if (thread->depth)
 		open_call(thread, thread->depth - 1)->inner_failed = 1;
 	return 0;

@@ -100,6 +100,14 @@ static __always_inline __u32 library_state(__u64 cookie)
 	return library ? library->state : GP_LIBRARY_ACTIVE;
 }
 
+/* How many calls a call of a sampled function stands for now; 0 between turns. */
+static __always_inline __u32 weight_of_turn(void)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	return now >= gp_turn.from_ns && now < gp_turn.until_ns ? gp_turn.weight : 0;
+}
+
 /*
  * How many calls a call of this function that begins now stands for; 0 if it is not observed. The probes of
  * the last turn may still be attached when the next one begins. A call must not be observed by both, so the
@@ -107,14 +115,11 @@ static __always_inline __u32 library_state(__u64 cookie)
  */
 static __always_inline __u32 weight_now(const struct gp_function *function, __u64 cookie)
 {
-	__u64 now, attached_for = cookie >> GP_COOKIE_TURN;
+	__u64 attached_for = cookie >> GP_COOKIE_TURN;
 
 	if (!(function->flags & GP_SAMPLED))
 		return !attached_for;
-	if (attached_for != (function->flags & GP_IN_TURNS ? gp_turn.number : 0))
-		return 0;
-	now = bpf_ktime_get_ns();
-	return now >= gp_turn.from_ns && now < gp_turn.until_ns ? gp_turn.weight : 0;
+	return attached_for == (function->flags & GP_IN_TURNS ? gp_turn.number : 0) ? weight_of_turn() : 0;
 }
 
 /* Whether observation has ended at this time. */

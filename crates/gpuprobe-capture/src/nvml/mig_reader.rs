@@ -64,7 +64,8 @@ fn partition<'a>(device: &Device<'a>) -> Option<Partition<'a>> {
     let is_enabled = mode.current != 0;
     let count = if is_enabled { device.mig_device_count().unwrap_or(0).min(MOST_INSTANCES) } else { 0 };
     // numbers without an instance are not found
-    let instances = (0..count).filter_map(|index| instance(device.mig_device_by_index(index).ok()?)).collect();
+    let instances =
+        (0..count).filter_map(|index| instance(device.mig_device_by_index(index).ok()?)).collect();
     Some(Partition { is_enabled, will_be_enabled: mode.pending != 0, instances })
 }
 

@@ -32,17 +32,18 @@ impl Weight {
         }
     }
 
-    /// The weight of a call; of times, in nanoseconds.
+    /// The weight of a call, and of those that it stands for if it was sampled; of times, in nanoseconds.
     pub(super) fn of(self, slice: &Slice) -> u64 {
         let call = &slice.call;
-        match self {
+        let of_one = match self {
             Self::Time => slice.end_ns.saturating_sub(slice.start_ns),
             Self::Waiting => site_calls::waiting_ns(call).unwrap_or(0),
             Self::Launches => site_calls::launches(call),
             Self::Calls => 1,
             Self::Allocated if call.took_effect() => call.effect.allocation().map_or(0, |made| made.bytes),
             Self::Allocated => 0,
-        }
+        };
+        of_one.saturating_mul(u64::from(call.weight))
     }
 
     /// Whether the outermost of several calls with a weight stands for those inside it: one launch of the CUDA runtime

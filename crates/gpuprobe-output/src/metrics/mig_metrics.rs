@@ -10,11 +10,7 @@ use super::samples::Samples;
 
 const INSTANCE: &[&str] = &["gpu", "gpu_instance", "compute_instance", "profile", "mig_uuid"];
 
-const fn memory(
-    family: &'static str,
-    help: &'static str,
-    collect: fn(&Snapshot, &mut Samples),
-) -> Metric {
+const fn memory(family: &'static str, help: &'static str, collect: fn(&Snapshot, &mut Samples)) -> Metric {
     with_unit(metric(family, Kind::Gauge, INSTANCE, help, collect), "bytes")
 }
 
@@ -45,16 +41,12 @@ pub(super) const METRICS: &[Metric] = &[
         "Memory of a MIG instance in use. Compute instances of a GPU instance share its memory.",
         |snapshot, samples| instances(snapshot, samples, |instance| Some(instance.memory?.used_bytes)),
     ),
-    memory(
-        "gpuprobe_mig_memory_free_bytes",
-        "Memory of a MIG instance not in use.",
-        |snapshot, samples| instances(snapshot, samples, |instance| Some(instance.memory?.free_bytes)),
-    ),
-    memory(
-        "gpuprobe_mig_memory_total_bytes",
-        "Total memory of a MIG instance.",
-        |snapshot, samples| instances(snapshot, samples, |instance| Some(instance.memory?.total_bytes)),
-    ),
+    memory("gpuprobe_mig_memory_free_bytes", "Memory of a MIG instance not in use.", |snapshot, samples| {
+        instances(snapshot, samples, |instance| Some(instance.memory?.free_bytes))
+    }),
+    memory("gpuprobe_mig_memory_total_bytes", "Total memory of a MIG instance.", |snapshot, samples| {
+        instances(snapshot, samples, |instance| Some(instance.memory?.total_bytes))
+    }),
     with_unit(
         metric(
             "gpuprobe_mig_activity_ratio",

@@ -21,9 +21,15 @@ pub(super) const METRICS: &[Metric] = &[
         ),
         "ratio",
     ),
-    metric("gpuprobe_gpu_encoder_sessions", Kind::Gauge, GPU, "Sessions of the encoder.", |snapshot, samples| {
-        each(snapshot, samples, |gpu| whole(gpu.encoder_sessions?.count));
-    }),
+    metric(
+        "gpuprobe_gpu_encoder_sessions",
+        Kind::Gauge,
+        GPU,
+        "Sessions of the encoder.",
+        |snapshot, samples| {
+            each(snapshot, samples, |gpu| whole(gpu.encoder_sessions?.count));
+        },
+    ),
     metric(
         "gpuprobe_gpu_encoder_frames_per_second",
         Kind::Gauge,

@@ -13,7 +13,7 @@ use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
 use crate::kernel_name::short_names;
 use crate::out_of_memory;
-use crate::sampled::{MARK, recorded_line};
+use crate::sampled::{recorded_line, recorded_mark};
 use crate::summary::{AFTER_TEARDOWN, op_totals};
 use crate::units::{bytes, count, duration};
 
@@ -225,7 +225,7 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
         put!(
             out,
             "<tr data-name=\"{name}\"><td class=\"name\">{name}</td><td>{}{}</td><td{}>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-            if f.estimated > 0 { MARK } else { "" },
+            recorded_mark(&summary.sampled, f),
             f.calls,
             if f.errors > 0 { " class=\"bad\"" } else { "" },
             f.errors,

@@ -1,10 +1,11 @@
 //! The table of functions: outermost calls, and with `nested` the calls inside them.
 
 use gpuprobe_analysis::{FunctionSummary, SummaryReport, TreeRow};
+use gpuprobe_event::trace::SampledCalls;
 
 use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line, name};
-use crate::sampled::MARK;
+use crate::sampled::recorded_mark;
 use crate::units::{bytes, count, duration};
 
 /// The most functions that are named in the line about calls that did not return.
@@ -45,7 +46,7 @@ pub(super) fn functions(
             if outermost > options.most() {
                 more.extend((row.level == 0).then_some(&row.function));
             } else if row.level == 0 || options.nested {
-                table.push(cells(row));
+                table.push(cells(row, &report.sampled));
             }
         }
         table.write(out, options);
@@ -58,14 +59,14 @@ pub(super) fn hides_internal(report: &SummaryReport, options: &SummaryOptions) -
     options.hides_internal && !report.call_tree.iter().all(|row| row.function.class.is_internal())
 }
 
-fn cells(row: &TreeRow) -> Vec<String> {
+fn cells(row: &TreeRow, sampled: &[SampledCalls]) -> Vec<String> {
     let f = &row.function;
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
     let or_nothing = |n: u64, text: fn(u64) -> String| if n == 0 { "-".to_owned() } else { text(n) };
     let returned = f.calls > f.unobserved;
     vec![
         format!("{}{}", "  ".repeat(row.level), name(&f.name)),
-        format!("{}{}", if f.estimated > 0 { MARK } else { "" }, f.calls),
+        format!("{}{}", recorded_mark(sampled, f), f.calls),
         or_nothing(f.errors, |n| n.to_string()),
         time(returned.then_some(f.total_ns)),
         time(f.mean_ns()),

@@ -1,15 +1,28 @@
 //! The idle time of streams, from a wait to the next submission, and what the host did meanwhile.
 
 use gpuprobe_analysis::SummaryReport;
+use gpuprobe_event::Class;
 
 use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line};
 use crate::gpu_op_text::stream;
 use crate::kmod_text::per_cent;
+use crate::sampled::recorded_mark_of_classes;
 use crate::units::{count, duration};
+
+/// Functions that end the idle time of a stream, or begin it.
+const SUBMITTING: [Class; 5] = [Class::Launch, Class::GraphLaunch, Class::Memcpy, Class::Memset, Class::Sync];
 
 pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOptions, is_incomplete: bool) {
     if report.idle.streams.is_empty() {
+        return;
+    }
+    if !recorded_mark_of_classes(&report.sampled, &SUBMITTING).is_empty() {
+        out.push('\n');
+        line(
+            out,
+            format_args!("idle times of streams are not known: functions that submit work were sampled"),
+        );
         return;
     }
     let streams = &report.idle.streams;

@@ -28,7 +28,12 @@ fn mig() -> Mig {
         uuid: format!("MIG-{gpu_instance}-{compute_instance}\""),
         profile: profile.to_owned(),
         multiprocessors: used.map(|_| 16),
-        memory: used.map(|used_bytes| GpuMemory { used_bytes, free_bytes: 9, reserved_bytes: None, total_bytes: 10 }),
+        memory: used.map(|used_bytes| GpuMemory {
+            used_bytes,
+            free_bytes: 9,
+            reserved_bytes: None,
+            total_bytes: 10,
+        }),
     };
     Mig {
         is_enabled: true,

@@ -231,7 +231,9 @@ fn assert_instances(host: &Host, metrics: &Metrics) {
     assert_eq!(of(metrics), instances.into_iter().flatten().collect::<BTreeSet<_>>());
     host.set("gpm-mig 0 7 2 50\ngpm-mig 0 3 5 12.5\n");
     let share = |instance: u32, part: &str, value: &str| {
-        format!("gpuprobe_mig_activity_ratio{{gpu=\"1\",gpu_instance=\"{instance}\",part=\"{part}\"}} {value}")
+        format!(
+            "gpuprobe_mig_activity_ratio{{gpu=\"1\",gpu_instance=\"{instance}\",part=\"{part}\"}} {value}"
+        )
     };
     let wanted = [
         share(7, "sm", "0.500000"),

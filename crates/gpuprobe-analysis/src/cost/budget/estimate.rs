@@ -24,13 +24,22 @@ pub struct Estimate {
     variance: f64,
     /// The first stratum, until another one shows how much strata differ: its calls and its length.
     first: Option<(f64, f64)>,
-    /// Calls a nanosecond in the last stratum.
+    /// Calls a nanosecond in the last stratum, or before the first.
     rate: Option<f64>,
+    /// Whether that is not an estimate.
+    is_rate_exact: bool,
     /// Half the squared differences between the rates of neighbouring strata.
     recent: VecDeque<f64>,
 }
 
 impl Estimate {
+    /// Begins to sample a function of which all calls were observed until now: `rate` of them a nanosecond. The first
+    /// strata are compared with it.
+    pub fn begin(&mut self, rate: f64) {
+        self.rate = Some(rate);
+        self.is_rate_exact = true;
+    }
+
     /// Adds a stratum of `length_ns` in which there were so many `calls`, after scaling by `weight`.
     pub fn add_stratum(&mut self, calls: f64, weight: u16, length_ns: f64) {
         if length_ns <= 0.0 {
@@ -45,7 +54,9 @@ impl Estimate {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back((rate - before).powi(2) / 2.0);
+        // the difference of two estimates varies twice as much as one of them
+        let estimates = if std::mem::take(&mut self.is_rate_exact) { 1.0 } else { 2.0 };
+        self.recent.push_back((rate - before).powi(2) / estimates);
         if let Some((_, length_ns)) = self.first.take() {
             self.variance += self.rate_variance() * length_ns.powi(2);
         }
@@ -215,6 +226,17 @@ mod tests {
         assert!((estimate.variance() / expected - 1.0).abs() < 1e-9, "{}", estimate.variance());
         estimate.add_stratum(1.0, 10, 0.0);
         assert_eq!(estimate.added(), 2790.0, "a stratum without length is ignored");
+    }
+
+    #[test]
+    fn a_first_stratum_is_compared_with_the_rate_before_it_also_if_no_call_was_seen_in_it() {
+        let mut estimate = Estimate::default();
+        estimate.begin(1e-6);
+        assert_eq!(estimate.current_variance(1e9, 0.5), 250_000.0, "it may be seen in the rest");
+        estimate.add_stratum(0.0, 10, 1e9);
+        let error = estimate.variance().sqrt();
+        assert!(error * NORMAL >= 1000.0, "{error}");
+        assert_eq!(estimate.current_variance(0.0, 0.0), 0.0);
     }
 
     #[test]

@@ -261,9 +261,29 @@ impl Budget {
         let mut groups: BTreeSet<_> = spending.values().flat_map(|s| s.over_budget(self.share)).collect();
         self.keep_recent(&mut groups, now_ns);
         let ratio = spending.values().map(|s| s.ratio(self.share, &groups)).fold(1.0, f64::min);
+        self.begin_estimates(&groups, cost);
         let turns = (self.attached_turns / ratio.max(1e-6)).ceil().clamp(2.0, f64::from(MOST_TURNS));
         self.plan = SamplingPlan { weight: if groups.is_empty() { 1 } else { turns as u16 }, groups };
         self.plan.clone()
+    }
+
+    /// Functions of new groups have been observed all the time until now.
+    fn begin_estimates(
+        &mut self,
+        groups: &BTreeSet<SampledGroup>,
+        cost: &dyn Fn(FunctionId) -> Option<CallCost>,
+    ) {
+        let is_new = |id: FunctionId| {
+            SampledGroup::of(id).is_some_and(|g| groups.contains(&g) && !self.plan.groups.contains(&g))
+                && cost(id).is_some_and(|cost| cost.may_be_sampled)
+        };
+        let mut rates: BTreeMap<FunctionId, f64> = BTreeMap::new();
+        for ((_, function), rate) in self.rates.iter().filter(|((_, function), _)| is_new(*function)) {
+            *rates.entry(*function).or_default() += rate;
+        }
+        for (function, rate) in rates {
+            self.estimates.entry(function).or_default().begin(rate);
+        }
     }
 
     /// Whether any process has called a function lately.

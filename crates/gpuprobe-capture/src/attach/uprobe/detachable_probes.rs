@@ -52,6 +52,9 @@ pub(crate) struct DetachableProbes {
     pub(super) sampled: BTreeSet<FunctionId>,
     /// Those of them that are attached only in turns, because they are called.
     pub(super) in_turns: BTreeSet<FunctionId>,
+    /// Functions of which only failures are counted. While others are sampled, so are these failures: one that comes
+    /// from a sampled function of the CUDA driver, and is counted there, can be recognised only in a turn.
+    pub(super) failures: BTreeSet<FunctionId>,
     /// The number of the last turn.
     pub(super) turn: u16,
     /// How often they could not be attached.
@@ -69,7 +72,9 @@ impl DetachableProbes {
 
     /// The flags of the row of a function.
     pub(crate) fn flags(&self, id: FunctionId) -> u32 {
-        let sampled = if self.sampled.contains(&id) { number::FUNCTION_SAMPLED } else { 0 };
+        let is_sampled =
+            self.sampled.contains(&id) || (!self.sampled.is_empty() && self.failures.contains(&id));
+        let sampled = if is_sampled { number::FUNCTION_SAMPLED } else { 0 };
         let in_turns = if self.in_turns.contains(&id) { number::FUNCTION_IN_TURNS } else { 0 };
         sampled | in_turns
     }

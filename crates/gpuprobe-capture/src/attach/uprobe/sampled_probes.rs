@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use gpuprobe_event::FunctionId;
+use gpuprobe_event::{FunctionId, catalogue};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::detachable_probes::DetachableProbes;
+use super::detachable_probes::{DetachableProbes, is_detachable};
 use super::library::{AttachOptions, Attached, attach_group};
 use super::uprobe_attacher::UprobeAttacher;
 use crate::attach::helper::helper_client::{HelperClient, Patience};
@@ -48,9 +48,27 @@ impl UprobeAttacher {
         }
         let before = std::mem::replace(&mut self.detachable.sampled, sampled.clone());
         let changed = sampled.symmetric_difference(&before);
-        let changed: BTreeSet<_> = changed.chain(in_turns.symmetric_difference(&attached_before)).collect();
-        changed.into_iter().try_for_each(|id| self.write_flags(*id))?;
+        let changed = changed.chain(in_turns.symmetric_difference(&attached_before));
+        let mut changed: BTreeSet<_> = changed.copied().collect();
+        if sampled.is_empty() != before.is_empty() {
+            changed.extend(&self.detachable.failures);
+        }
+        changed.into_iter().try_for_each(|id| self.write_flags(id))?;
         result
+    }
+
+    /// Samples the failures of functions of which only these are counted, whenever others are sampled.
+    pub(super) fn sample_failures(
+        &mut self,
+        functions: impl Iterator<Item = FunctionId>,
+    ) -> Result<(), CaptureError> {
+        let functions: Vec<_> =
+            functions.filter(|id| catalogue().get(*id).is_some_and(is_detachable)).collect();
+        self.detachable.failures.extend(&functions);
+        if self.detachable.sampled.is_empty() {
+            return Ok(());
+        }
+        functions.into_iter().try_for_each(|id| self.write_flags(id))
     }
 
     /// Attaches the probes of the sampled functions, and begins a turn in which each of their calls stands for `weight`

@@ -133,6 +133,9 @@ impl UprobeAttacher {
             lossless: self.lossless,
             may_always_return: self.tier == Tier::Session || may_write_back(),
         };
+        let of_calls =
+            target.functions.iter().map(|f| f.function).filter(|id| collect(*id) == Collect::Failures);
+        self.sample_failures(of_calls.chain(target.failure_points.iter().map(|point| point.function)))?;
         let (helper, detachable) = (&mut self.helper, &self.detachable);
         let attached = library::attach(&self.object, helper, target, options, detachable, collect)?;
         let key = (target.library.id, target.library.kind);

@@ -76,8 +76,8 @@ pub(crate) struct ProbeBudget {
     lost: u64,
 }
 
-/// A process and the function that it calls.
-type Caller = (Tgid, Api, Name);
+/// A process, the function that it calls, and whether its calls were scaled.
+type Caller = (Tgid, Api, Name, bool);
 
 /// How the calls since the last time are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +133,8 @@ impl ProbeBudget {
             if let Event::Call(call) = event
                 && call.outcome != Outcome::Begun
             {
-                let calls = self.received.entry((call.tgid, call.api, call.name.clone())).or_default();
-                *calls += u64::from(call.weight);
+                let caller = (call.tgid, call.api, call.name.clone(), call.weight > 1);
+                *self.received.entry(caller).or_default() += u64::from(call.weight);
             }
         }
     }
@@ -145,8 +145,12 @@ impl ProbeBudget {
         let all: u64 = received.values().sum();
         let lost = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
         let for_each = (all.saturating_add(lost)) as f64 / all.max(1) as f64;
-        for ((tgid, api, name), calls) in received {
+        for ((tgid, api, name, is_scaled), calls) in received {
             let Some(function) = catalogue().lookup(api, None, &name) else { continue };
+            // they were made before the function was sampled, and are in no stratum
+            if !is_scaled && self.sampled.contains(&function.id) {
+                continue;
+            }
             let process = ProcessKey { tgid, instance: 0 };
             self.budget.note_calls((process, function.id), (calls as f64 * for_each) as u64);
         }
