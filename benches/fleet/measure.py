@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def block(host, binaries, folder, interval):
     line("bytes a sample: index", f"{sizes['index'] / sizes['samples']:.2f}")
     line("bytes of the index a series", f"{sizes['index'] / sizes['series']:.0f}")
     analysed = subprocess.run([promtool, "tsdb", "analyze", blocks], check=True, capture_output=True, text=True).stdout
-    print("promtool tsdb analyze: " + ", ".join(re.findall(r"^(?:Total Series|Label names|Postings[^:]*): \d+", analysed, re.M)))
+    print("promtool tsdb analyze: " + ", ".join(re.findall(r"^(?:(?:Total )?Series|Label names|Postings[^:]*): \d+", analysed, re.M)))
     return sizes
 
 
@@ -230,6 +231,8 @@ def main():
     parser.add_argument("--recording", help="use this one and record none")
     parser.add_argument("--only-record", action="store_true")
     args = parser.parse_args()
+    # so that what was started ends
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     shutil.rmtree(args.folder, ignore_errors=True)
     os.makedirs(args.folder)
     path = args.recording or f"{args.folder}.recording.json"
