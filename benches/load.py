@@ -1,134 +1,21 @@
 #!/usr/bin/env python3
 """Measures the resource use of gpuprobe and checks that it loses no calls: benches/run calls this.
 
-    load.py GPUPROBE STANDINS [--seconds N] [--growth] [--threads]
+    load.py GPUPROBE STANDINS [--seconds N] [--growth] [--only-growth] [--threads]
 
 Prints tables. Exits 1 if a count is wrong: times depend on the machine, counts do not.
 """
 
 import argparse
-import atexit
 import json
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
-TICKS = os.sysconf("SC_CLK_TCK")
-CALL = "cuMemcpyHtoD_v2"
-wrong = []
-
-
-def line(what, figure, aim="", met=None):
-    verdict = "" if met is None else ("met" if met else "missed")
-    print(f"{what:<52}{figure:>16}  {aim:<16}{verdict}", flush=True)
-
-
-def expect(what, found, wanted):
-    if found != wanted:
-        wrong.append(f"{what}: {found}, not {wanted}")
-
-
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def resident_mib(pid):
-    with open(f"/proc/{pid}/status") as status:
-        return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1]) / 1024
-
-
-class Paced:
-    """The calling program, which waits for a line on stdin."""
-
-    def __init__(self, folder, *words, environment=None):
-        command = [f"{folder}/paced", *map(str, words)]
-        environment = {"LD_LIBRARY_PATH": folder, **(environment or {})}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.pid = json.loads(self.process.stdout.readline())["pid"]
-
-    def go(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def ledger(self):
-        printed = json.loads(self.process.stdout.readline())
-        self.process.wait()
-        return printed
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-
-
-class Ledger:
-    """A program that has made many kinds of calls and has live memory while it waits."""
-
-    def __init__(self, folder):
-        command = [f"{folder}/ledger", "--threads", "1", "--calls", "1000", "--pauses", "1"]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={"LD_LIBRARY_PATH": folder}
-        )
-        self.process.stdout.readline()
-
-    def end(self):
-        self.process.kill()
-        self.process.wait()
-
-
-class Daemon:
-    def __init__(self, probe, library, *options):
-        self.started = time.monotonic()
-        command = [probe, "daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "-p", library, *options]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        # it must not keep observing the host after an error here
-        atexit.register(self.process.terminate)
-        for said in self.process.stderr:
-            found = re.search(r"metrics on (http://\S+)", said)
-            if found:
-                self.url = found[1].removesuffix("/metrics")
-                break
-        else:
-            sys.exit("load.py: the daemon did not start")
-        while not self.is_ready():
-            time.sleep(0.002)
-        self.start_seconds = time.monotonic() - self.started
-
-    def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"{self.url}/readyz") as answer:
-                return answer.status == 200
-        except urllib.error.HTTPError:
-            return False
-
-    def calls(self, pid):
-        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
-            text = answer.read().decode()
-        found = re.search(rf'gpuprobe_calls_total{{[^}}]*pid="{pid}"[^}}]*function="{CALL}"[^}}]*}} (\d+)', text)
-        return int(found[1]) if found else 0
-
-    def calls_when_read(self, pid, wanted):
-        """Counters are read once a second."""
-        for _ in range(50):
-            if self.calls(pid) == wanted:
-                break
-            time.sleep(0.1)
-        return self.calls(pid)
-
-    def stop(self):
-        begun = time.monotonic()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
-        return time.monotonic() - begun
+import growth
+from programs import CALL, Daemon, Paced, cpu_seconds, expect, line, resident_mib, wrong
 
 
 def user_side(probe, folder, seconds):
@@ -246,65 +133,30 @@ def sampled(probe, folder):
     line("time of a call, relative to alone, medians of 5", f"{ratio:.3f}", "below 1.02", ratio < 1.02)
 
 
-def growth_by_processes(probe, folder):
-    print("\nThe daemon by number of processes: started with as many that use CUDA, then with as many that wait after 1,000 calls")
-    print(f"{'processes':>10}{'ready ms':>12}{'RSS MiB':>12}{'% of a core':>14}{'scrape kB':>12}")
-    for many in (1, 10, 100, 1000):
-        programs = [Paced(folder, 1) for _ in range(many)]
-        daemon = Daemon(probe, f"{folder}/libcuda.so.1")
-        for program in programs:
-            program.end()
-        programs = [Ledger(folder) for _ in range(many)]
-        time.sleep(3)
-        before, begun = cpu_seconds(daemon.process.pid), time.monotonic()
-        time.sleep(5)
-        share = 100 * (cpu_seconds(daemon.process.pid) - before) / (time.monotonic() - begun)
-        with urllib.request.urlopen(f"{daemon.url}/metrics") as answer:
-            scrape = len(answer.read()) / 1000
-        ready, resident = 1000 * daemon.start_seconds, resident_mib(daemon.process.pid)
-        print(f"{many:>10}{ready:>12.0f}{resident:>12.1f}{share:>14.2f}{scrape:>12.0f}", flush=True)
-        daemon.stop()
-        for program in programs:
-            program.end()
-
-
-def growth_by_threads(probe, folder):
-    print(f"\nA counted call by threads, all at full speed on {os.cpu_count()} CPUs, in CPU time of its program")
-    print(f"{'threads':>10}{'calls/s':>14}{'ns a call':>12}")
-    daemon = Daemon(probe, f"{folder}/libcuda.so.1")
-    for threads in (2**power for power in range((4 * os.cpu_count()).bit_length())):
-        calls = 200_000 * max(4, threads)
-        program = Paced(folder, calls, 0, threads)
-        program.go()
-        ledger = json.loads(program.process.stdout.readline())
-        _, _, usage = os.wait4(program.process.pid, 0)
-        spent = (usage.ru_utime + usage.ru_stime) / calls * 1e9
-        print(f"{threads:>10}{calls / ledger['seconds']:>14,.0f}{spent:>12.0f}", flush=True)
-        program.process.returncode = 0
-    daemon.stop()
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("probe")
     parser.add_argument("standins")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--growth", action="store_true", help="also measure how cost grows with processes and threads")
+    parser.add_argument("--only-growth", action="store_true", help="only measure how it grows with processes")
     parser.add_argument("--threads", action="store_true", help="only measure how it grows with threads")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for name in ("libcuda.so.1", "libcudart.so.12", "paced", "ledger"):
             shutil.copy(f"{args.standins}/{name}", folder)
-        if not args.threads:
+        if not args.threads and not args.only_growth:
             user_side(args.probe, folder, args.seconds)
             starts(args.probe, folder)
             counted_whole(args.probe, folder, args.seconds)
             streams(args.probe, folder, args.seconds)
             sampled(args.probe, folder)
-        if args.growth:
-            growth_by_processes(args.probe, folder)
+        if args.growth or args.only_growth:
+            growth.starts_by_processes(args.probe, folder)
+            growth.by_processes(args.probe, folder)
+            growth.by_exited(args.probe, folder)
         if args.growth or args.threads:
-            growth_by_threads(args.probe, folder)
+            growth.by_threads(args.probe, folder)
     for what in wrong:
         print(f"WRONG {what}")
     sys.exit(1 if wrong else 0)

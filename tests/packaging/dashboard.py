@@ -8,7 +8,6 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "prometheus"))
 import queries
 
-DASHBOARDS = ["packaging/grafana/gpuprobe.json", "packaging/grafana/gpuprobe-gpm.json"]
 RULES = "packaging/prometheus/rules.yml"
 COMPARISON = "docs/dcgm.md"
 # variables of Grafana itself
@@ -35,18 +34,18 @@ def problems_of(path):
 
 
 def problems():
-    for path in DASHBOARDS:
+    for path in queries.DASHBOARDS:
         yield from (f"{path}: {problem}" for problem in problems_of(path))
     known = queries.served("docs/metrics.md")
-    used = [(title, query) for path in DASHBOARDS for title, query, _ in queries.of_dashboard(path)]
+    used = [(title, query) for path in queries.DASHBOARDS for title, query, _ in queries.of_dashboard(path)]
     for title, query in used + list(queries.of_rules(RULES)):
         for name in sorted(queries.metrics_of(query) - known):
             yield f"{title} uses {name}, which docs/metrics.md does not have"
     for name in sorted({queries.stem(name) for name in queries.METRIC.findall(pathlib.Path(COMPARISON).read_text())} - known):
         yield f"{COMPARISON} names {name}, which docs/metrics.md does not have"
     recorded = {name for name, _ in queries.of_rules(RULES)}
-    for title, query in queries.of_rules(RULES):
-        for name in sorted(set(queries.RECORDED.findall(query)) - recorded):
+    for title, query in used + list(queries.of_rules(RULES)):
+        for name in sorted(queries.recorded_in(query) - recorded):
             yield f"{title} uses {name}, which no rule records"
 
 

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import time
 
+import exits
 import queries
-from servers import STEP, Daemon, Prometheus, ShortLived, Workload, until
+from servers import STEP, Daemon, Prometheus, ShortLived, Workload, each_second, until
 
 SPAN = 120
 PAUSES = 7
@@ -23,7 +24,6 @@ RATE_INTERVAL, INTERVAL = "1m", "15s"
 RULES = "packaging/prometheus/rules.yml"
 # an instance of NVML's first GPU, as its stand-in reads it
 INSTANCE = "mig 0 7 0 1g.10gb 4096\n"
-DASHBOARD, GPM_DASHBOARD = "packaging/grafana/gpuprobe.json", "packaging/grafana/gpuprobe-gpm.json"
 # the memory of a process that the stand-in of NVML reports
 NVML_BYTES = 5 << 30
 # classes of functions that the daemon counts by default
@@ -35,9 +35,10 @@ ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
 # with unique names, because processes of other tests have the usual ones
 PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps", "hangs": "prom_hangs"}
-SOURCES = {"graphs": "launches", "short": "ledger"}
+SOURCES = {"graphs": "launches", "short": "ledger", "exits": "ledger"}
 # run again and again; processes that exited this many seconds ago only have the sums of their name
 SHORT, KEPT = "prom_short", 30
+EXITS = "prom_exits"
 # seconds between two of them: each process that still has series makes a scrape larger
 PAUSE = 3
 # the program that hangs: one thread waits for the device, and the others, which begin half a second later, for a stream
@@ -117,6 +118,17 @@ def failed_by(ledger):
     return failed
 
 
+def totals_of(functions):
+    """What the ledger of a process says about each family of counters."""
+    return lambda ledger: {
+        "calls": sum(n for name, n in ledger["driver_calls"].items() if name in functions),
+        "errors": sum(failed_by(ledger).values()),
+        "kernel_launches": sum(ledger["launches"].values()),
+        "copy_bytes": sum(copied_by(ledger).values()),
+        "memory_allocated_bytes": sum(row["allocated_bytes"] for row in ledger["memory"].values()),
+    }
+
+
 def copied(prometheus, of):
     rows = prometheus.query(f"sum by (kind, mode) (gpuprobe_copy_bytes_total{of})")
     return {(labels["kind"], labels["mode"]): value for labels, value in rows if value}
@@ -154,8 +166,7 @@ def sums_of_short(functions, runs):
     sums = {f"instance_process:gpuprobe_{name}_total:sum": 0 for name in ("calls", "errors", "kernel_launches")}
     copied = {}
     for ledger in runs:
-        calls = sum(n for name, n in ledger["driver_calls"].items() if name in functions)
-        for name, more in zip(sums, (calls, sum(failed_by(ledger).values()), sum(ledger["launches"].values()))):
+        for name, more in zip(sums, totals_of(functions)(ledger).values()):
             sums[name] += more
         for (kind, _), moved in copied_by(ledger).items():
             copied[kind] = copied.get(kind, 0) + moved
@@ -299,16 +310,16 @@ def is_by_process(query):
 
 
 def dashboard(check, prometheus, start, end):
-    for title, query, instant in queries.of_dashboard(DASHBOARD):
-        check(f"dashboard: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
-        # the ledger program launches no graphs
-        if is_by_process(query) and title != "Graphs":
-            check(f"dashboard, short processes: {title}", is_seen, prometheus, query, instant, [SHORT], start, end)
-    for title, query, instant in queries.of_dashboard(GPM_DASHBOARD):
-        check(f"dashboard of GPM: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
+    for path in queries.DASHBOARDS:
+        name = os.path.basename(path).removesuffix(".json")
+        for title, query, instant in queries.of_dashboard(path):
+            check(f"{name}: {title}", has_data, prometheus, query, instant, PROGRAMS.values(), start, end)
+            # the ledger program launches no graphs
+            if is_by_process(query) and title != "Graphs":
+                check(f"{name}, short processes: {title}", is_seen, prometheus, query, instant, [SHORT], start, end)
 
 
-def during(check, daemon, prometheus, functions, programs, short, promtool):
+def during(check, daemon, prometheus, functions, programs, short, leaving, promtool):
     """The checks during the two minutes."""
     workload, leaks, hangs = programs["ledger"], programs["leaks"], programs["hangs"]
     until("the first scrape", lambda: prometheus.query('up{job="gpuprobe"} == 1'))
@@ -321,6 +332,9 @@ def during(check, daemon, prometheus, functions, programs, short, promtool):
     check("GPUs", equal, check_gpus, prometheus, workload.pid)
     for name, compare in (("launches", check_launches), ("graphs", check_graphs)):
         check(name, equal, compare, prometheus, programs[name].ledger())
+    leaving.run(prometheus)
+    check("increases of processes that exit, to the unit", exits.check_increases_of_series, prometheus, leaving)
+    earlier = exits.sum_of_short(prometheus, SHORT)
     for pause in range(1, PAUSES + 1):
         workload.go_on()
         ledger = workload.ledger()
@@ -332,6 +346,9 @@ def during(check, daemon, prometheus, functions, programs, short, promtool):
     check("call sites", equal, check_sites, prometheus, leaks.ledger(), start + SPAN * 0.75)
     runs = short.ledgers()
     check(f"sums of {len(runs)} short processes", equal, check_short, prometheus, functions, runs)
+    calls = sums_of_short(functions, runs)[0]["instance_process:gpuprobe_calls_total:sum"]
+    check("the increase of their sum, to the unit", equal, exits.check_sum_of_short, prometheus, SHORT, earlier, calls)
+    check("increases after series have ended, to the unit", exits.check_moved, prometheus, leaving)
     check("increases of short processes", equal, check_increases, prometheus, functions, runs)
     check("rates of short processes", equal, rates_of_short, prometheus, functions, runs)
     end = time.time()
@@ -348,7 +365,7 @@ def main(probe, standins, binaries, folder):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     # copies are other files for the Linux kernel and for other daemons
-    for name, own in (FILES | PROGRAMS | {"short": SHORT}).items():
+    for name, own in (FILES | PROGRAMS | {"short": SHORT, "exits": EXITS}).items():
         shutil.copy(f"{standins}/{SOURCES.get(name, name)}", f"{folder}/{own}")
     nvml = f"{folder}/nvml"
     with open(nvml, "w") as file:
@@ -359,7 +376,7 @@ def main(probe, standins, binaries, folder):
     functions = counted_functions(probe)
     try:
         started.append(daemon := Daemon(f"{folder}/daemon.log", probe, options, STANDIN_NVML=nvml))
-        started.append(prometheus := Prometheus(folder, binaries, daemon.address, RULES))
+        started.append(prometheus := Prometheus(folder, binaries, each_second(daemon.address, RULES)))
         # at least four fifths of the span, longer on a busy machine
         rounds = str(SPAN * 800 // 20)
         words = {
@@ -373,13 +390,14 @@ def main(probe, standins, binaries, folder):
         start = lambda name, own: Workload(f"{folder}/{own}", *words[name], **(HANGS if name == "hangs" else {}))
         programs = {name: start(name, own) for name, own in PROGRAMS.items()}
         started += programs.values()
+        started.append(leaving := exits.Exits(f"{folder}/{EXITS}", EXITS, totals_of(functions)))
         started.append(short := ShortLived(f"{folder}/{SHORT}", "--threads", "1", "--calls", "2000", pause=PAUSE))
         programs["ledger"].ledger(), programs["leaks"].ledger(), programs["hangs"].ledger()
         with open(nvml, "a") as file:
             pid = programs["ledger"].pid
             file.write(f"process 0 compute {pid} {NVML_BYTES}\nbusy 0 {pid} 30 5 0 0\nxid 0 79\n")
             file.writelines(f"gpm 0 {metric} {value}\n" for metric, value in GPM.items())
-        during(check, daemon, prometheus, functions, programs, short, f"{binaries}/promtool")
+        during(check, daemon, prometheus, functions, programs, short, leaving, f"{binaries}/promtool")
     except AssertionError as error:
         check.failed += 1
         print(f"FAILED: {error}")

@@ -1,15 +1,19 @@
-"""The queries of the dashboard and the rules, and the metrics they use."""
+"""The queries of the dashboards and the rules, and the metrics they use."""
 
+import glob
 import json
 import re
 
 import yaml
 
+DASHBOARDS = sorted(glob.glob("packaging/grafana/*.json"))
 METRIC = re.compile(r"\b(?:gpuprobe|process)_[a-z0-9_]+\b")
 RECORDED = re.compile(r"\b[a-z_]+:[a-z0-9_:]+\b")
 TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 # lists of labels, whose names look like those of metrics
 LISTS = re.compile(r"\b(?:by|on|without|ignoring)\s*\([^)]*\)")
+# ranges of subqueries have a colon
+RANGES = re.compile(r"\[[^]]*\]")
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -34,6 +38,11 @@ def metrics_of(query):
     """The metrics that a query uses; a histogram by its family name."""
     bare = LISTS.sub("", RECORDED.sub("", TEXT.sub("", query)))
     return {stem(name) for name in METRIC.findall(bare)}
+
+
+def recorded_in(query):
+    """The names of recorded series that a query uses."""
+    return set(RECORDED.findall(RANGES.sub("", TEXT.sub("", query))))
 
 
 def stem(name):

@@ -77,13 +77,17 @@ class Daemon(Server):
             return answer.read().decode()
 
 
+def each_second(target, rules):
+    """The configuration of a Prometheus that scrapes one daemon."""
+    return {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "5s"},
+        "rule_files": [os.path.abspath(rules)],
+        "scrape_configs": [{"job_name": "gpuprobe", "static_configs": [{"targets": [target]}]}],
+    }
+
+
 class Prometheus(Server):
-    def __init__(self, folder, binaries, target, rules):
-        config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "5s"},
-            "rule_files": [os.path.abspath(rules)],
-            "scrape_configs": [{"job_name": "gpuprobe", "static_configs": [{"targets": [target]}]}],
-        }
+    def __init__(self, folder, binaries, config, *options):
         # JSON is YAML
         with open(f"{folder}/prometheus.yml", "w") as file:
             json.dump(config, file)
@@ -92,7 +96,7 @@ class Prometheus(Server):
         # so that scrapes are not late on a busy machine
         command = ["nice", "-n", "-10", f"{binaries}/prometheus"]
         command += [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-        command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
+        command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", *options]
         super().__init__(f"{folder}/prometheus.log", command)
         until("Prometheus is ready", self.ready)
 

@@ -20,10 +20,13 @@ both. A histogram has the series `_bucket`, `_sum` and `_count`, and is over all
 
 ## Processes
 
-At most 100 running processes (`--max-series-processes`) have series of their own, with a `pid`: those with the most live
+At most 50 running processes (`--max-series-processes`) have series of their own, with a `pid`: those with the most live
 memory, then those with the most calls. Series are chosen again every five minutes (`--keep-exited`). All other processes
-share series without a `pid`, by name. With `--aggregate name`, `container` or `pod`, all processes with these labels in
-common share series.
+share series without a `pid`, by name. A process with series of its own takes some 20 kB of a scrape, so that the default
+keeps a scrape of a hundred processes at about 1 MB ([performance.md](performance.md#size-of-a-scrape)).
+
+With `--aggregate container` or `pod`, all processes with these labels in common share series. With `--aggregate name` there
+are only the sums by name: no series has a `pid` or the label `ended`, because no series ends when a process does.
 
 Gauges of a process end when it exits. Its counters stay for five minutes, so that the last scrape sees them. Then they
 move to a series with the label `ended` and without a `pid`: the sum over all series of this name that have ended. Each

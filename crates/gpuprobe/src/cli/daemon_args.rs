@@ -137,15 +137,15 @@ pub(crate) struct DaemonArgs {
     #[arg(long, value_name = "LABEL", default_value = "process", value_parser = aggregate())]
     pub(crate) aggregate: Aggregate,
     /// Most running processes with their own metrics, those with the most live memory first. All others are added up by
-    /// name, so that a scrape stays small. Each takes some 10 kB of a scrape
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = up_to(MOST_ROWS))]
+    /// name, so that a scrape stays small. Each takes some 20 kB of a scrape, 1 MB by default
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_series_processes: u32,
     /// Time for which an exited process keeps its own metrics, so that the last scrape sees them; after that its
     /// totals are added to those of its name
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = span)]
     pub(crate) keep_exited: Duration,
     /// Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added
-    /// up by name. Each takes some 10 kB of a scrape
+    /// up by name. Each takes some 20 kB of a scrape
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MOST_ROWS))]
     pub(crate) max_exited: u32,
     /// Time between scans of all processes and folders. New libraries are found at once; these scans detach the

@@ -253,9 +253,9 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l aggregate -
 name\t''
 container\t''
 pod\t''"
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-series-processes -d 'Most running processes with their own metrics, those with the most live memory first. All others are added up by name, so that a scrape stays small. Each takes some 10 kB of a scrape' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-series-processes -d 'Most running processes with their own metrics, those with the most live memory first. All others are added up by name, so that a scrape stays small. Each takes some 20 kB of a scrape, 1 MB by default' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l keep-exited -d 'Time for which an exited process keeps its own metrics, so that the last scrape sees them; after that its totals are added to those of its name' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-exited -d 'Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added up by name. Each takes some 10 kB of a scrape' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l max-exited -d 'Most exited processes with their own metrics, for as long as --keep-exited says; the totals of others are added up by name. Each takes some 20 kB of a scrape' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l rescan -d 'Time between scans of all processes and folders. New libraries are found at once; these scans detach the libraries that are no longer used' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l refresh -d 'Time between two readings of the counters; metrics are at most this old' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F

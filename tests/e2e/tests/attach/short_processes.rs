@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// The defaults of `--max-series-processes` and `--max-exited`.
-const MOST_SHOWN: usize = 100 + 128;
+const MOST_SHOWN: usize = 50 + 128;
 /// The calls of `brief` that the daemon counts; the others are hot or not in a counted class.
 const COUNTED: [&str; 4] = ["cuCtxCreate_v2", "cuMemAlloc_v2", "cuMemFree_v2", "cuCtxSynchronize"];
 

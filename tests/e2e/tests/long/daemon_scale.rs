@@ -15,7 +15,7 @@ use gpuprobe_standin::Cuda;
 use nix::sys::signal::Signal;
 
 /// The most processes of one name with series of their own, by default: running ones and exited ones.
-const MOST_SERIES: usize = 100 + 128;
+const MOST_SERIES: usize = 50 + 128;
 const CALLS: &str = "gpuprobe_calls_total";
 const LIVE: &str = "gpuprobe_memory_live_allocations";
 
