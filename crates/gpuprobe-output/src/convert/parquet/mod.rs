@@ -4,6 +4,7 @@
 //! multiplies what is compiled, only to hold the same values in other buffers.
 
 mod column;
+mod encoder;
 mod rows;
 mod table_columns;
 
@@ -19,16 +20,19 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Converted;
+use encoder::{Encoder, File, take_bytes};
 use rows::Rows;
 
-/// Rows that are written together. Readers work on such groups in parallel, and skip those that a filter excludes.
-const MOST_ROWS: usize = 1 << 17;
+/// Rows that are written together. Readers work on such groups in parallel, and skip those that a filter excludes. Two
+/// groups are in memory: one is filled while the other is encoded.
+const MOST_ROWS: usize = 1 << 16;
 /// Bytes of texts that are written together, so that memory is bounded however long they are.
 const MOST_TEXT: usize = 32 << 20;
 
 /// Writes the table. It is complete only with what [`Self::finish`] writes: no reader takes it for complete before.
-pub(super) struct Parquet<W: Write + Send> {
-    file: SerializedFileWriter<W>,
+pub(super) struct Parquet<W> {
+    out: W,
+    encoder: Encoder,
     rows: Rows,
     fields: LineFields,
     phases: Phases,
@@ -37,19 +41,14 @@ pub(super) struct Parquet<W: Write + Send> {
     converted: Converted,
 }
 
-impl<W: Write + Send> Parquet<W> {
-    pub(super) fn new(meta: &Meta, out: W) -> io::Result<Self> {
-        let begin = || {
-            let mut file = SerializedFileWriter::new(
-                out,
-                table_columns::schema()?,
-                Arc::new(table_columns::properties()?),
-            )?;
-            add_fields(&mut file, "meta", meta);
-            Ok(file)
-        };
+impl<W: Write> Parquet<W> {
+    pub(super) fn new(meta: &Meta, mut out: W) -> io::Result<Self> {
+        let mut file = new_file(meta).map_err(io::Error::other)?;
+        // before the first event, so that an output that cannot be written is noticed early
+        out.write_all(&take_bytes(&mut file).map_err(io::Error::other)?)?;
         Ok(Self {
-            file: begin().map_err(io_error)?,
+            out,
+            encoder: Encoder::start(file)?,
             rows: Rows::new(),
             fields: LineFields::default(),
             phases: Phases::default(),
@@ -72,7 +71,7 @@ impl<W: Write + Send> Parquet<W> {
         self.fields.write(event, &mut self.rows);
         self.rows.end_row();
         if self.rows.len() >= MOST_ROWS || self.rows.text_bytes() >= MOST_TEXT {
-            self.write_rows().map_err(io_error)?;
+            return self.end_group();
         }
         Ok(())
     }
@@ -99,33 +98,42 @@ impl<W: Write + Send> Parquet<W> {
         }
     }
 
-    /// Writes the rows so far as a row group.
-    fn write_rows(&mut self) -> Result<(), ParquetError> {
-        let rows = self.rows.len();
-        if rows > 0 {
-            self.rows.write(self.file.next_row_group()?)?;
-            self.converted.rows = Some(self.converted.rows.unwrap_or_default() + rows as u64);
+    /// Ends a group of rows: it is encoded while the next one is filled.
+    fn end_group(&mut self) -> io::Result<()> {
+        if self.rows.len() > 0 {
+            self.converted.rows = Some(self.converted.rows.unwrap_or_default() + self.rows.len() as u64);
+            self.converted.too_large += self.rows.too_large();
+            self.out.write_all(&self.encoder.encode(&mut self.rows)?)?;
         }
         Ok(())
     }
 
     /// Ends the table; `end` is `None` if the trace was cut.
     pub(super) fn finish(mut self, end: Option<&End>) -> io::Result<Converted> {
-        let mut finish = || {
-            self.write_rows()?;
-            if let Some(end) = end {
-                add_fields(&mut self.file, "end", end);
-            }
-            self.file.finish()
-        };
-        finish().map_err(io_error)?;
+        self.end_group()?;
+        let (last_group, mut file) = self.encoder.end()?;
+        self.out.write_all(&last_group)?;
+        if let Some(end) = end {
+            add_fields(&mut file, "end", end);
+        }
+        let footer = file.finish().and_then(|_| take_bytes(&mut file)).map_err(io::Error::other)?;
+        self.out.write_all(&footer)?;
+        self.out.flush()?;
         let rows = Some(self.converted.rows.unwrap_or_default());
-        Ok(Converted { rows, too_large: self.rows.too_large(), ..self.converted })
+        Ok(Converted { rows, ..self.converted })
     }
 }
 
+/// An empty table with the fields of the first line.
+fn new_file(meta: &Meta) -> Result<File, ParquetError> {
+    let properties = Arc::new(table_columns::properties()?);
+    let mut file = SerializedFileWriter::new(Vec::new(), table_columns::schema()?, properties)?;
+    add_fields(&mut file, "meta", meta);
+    Ok(file)
+}
+
 /// Adds the fields of the first or the last line to what is known of the whole file.
-fn add_fields(file: &mut SerializedFileWriter<impl Write + Send>, of: &str, line: &impl Serialize) {
+fn add_fields(file: &mut File, of: &str, line: &impl Serialize) {
     // both lines are made of numbers and text, so this cannot fail
     let Ok(Value::Object(fields)) = serde_json::to_value(line) else { return };
     for (name, value) in fields {
@@ -142,15 +150,4 @@ fn microseconds(seconds: f64) -> Option<i64> {
     const MOST: f64 = 9e18;
     let us = (seconds * 1e6).round();
     (us > 0.0 && us < MOST).then_some(us as i64)
-}
-
-/// The error of the output, if that is what happened.
-fn io_error(error: ParquetError) -> io::Error {
-    match error {
-        ParquetError::External(inner) => match inner.downcast::<io::Error>() {
-            Ok(error) => *error,
-            Err(other) => io::Error::other(other),
-        },
-        other => io::Error::other(other),
-    }
 }
