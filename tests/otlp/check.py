@@ -24,6 +24,9 @@ SECOND = 10**9
 # a scrape may take this long, whatever the receiver does
 QUICK = 1.0
 ATTRIBUTE = "deployment.environment.name"
+# attributes of a record of failed calls besides their number
+RECORDED = {"process.executable.name", "process.pid", "gpuprobe.function", "error.type", "container.id"}
+RECORDED |= {"k8s.container.name", "k8s.pod.name", "k8s.namespace.name"}
 
 
 class Scraper:
@@ -194,11 +197,12 @@ def xid(receiver):
 
 
 def errors_in(text):
-    """The failed calls of a reading, by process, function and error."""
-    counts = {}
+    """The failed calls of a reading by the attributes that a record has."""
+    counts, expected = {}, Expected(text)
     for name, _, labels, value, _ in samples(text):
-        if name == "gpuprobe_errors_total" and "pid" in labels:
-            key = (labels["process"], int(labels["pid"]), labels["function"], labels["error"])
+        if name == "gpuprobe_errors_total":
+            of = expected.of_labels(labels)
+            key = frozenset((name, of[name]) for name in of.keys() & RECORDED)
             counts[key] = counts.get(key, 0) + value
     return counts
 
@@ -215,14 +219,13 @@ def compare_records(receiver, scraper, daemon):
             if record.event_name != "gpuprobe.call_errors" or not {at, before} <= scraper.texts.keys():
                 continue
             of = attributes(record.attributes)
-            names = ("process.executable.name", "process.pid", "gpuprobe.function", "error.type")
-            key = tuple(of[name] for name in names)
-            new = errors_in(scraper.texts[at])[key] - errors_in(scraper.texts[before]).get(key, 0)
-            assert of == dict(zip(names, key)) | {"gpuprobe.count": new}, f"{of}, but {new} are new"
+            key = frozenset(of.items() - {("gpuprobe.count", of["gpuprobe.count"])})
+            now, past = (errors_in(scraper.texts[time]).get(key, 0) for time in (at, before))
+            assert of["gpuprobe.count"] == now - past > 0, f"{of}, but {now - past} are new"
             assert (record.severity_number, record.severity_text) == (13, "WARN"), record
-            process, pid, function, error = key
+            who = re.escape(f"{of['process.executable.name']} {of['process.pid']}")
             text = record.body.string_value
-            assert re.fullmatch(rf"{function} failed [\d,]+ times? with {error} in {re.escape(process)} {pid}", text), text
+            assert re.fullmatch(rf"{of['gpuprobe.function']} failed [\d,]+ times? with {of['error.type']} in {who}", text), text
             compared += 1
     assert compared > 0, "no record could be compared"
 

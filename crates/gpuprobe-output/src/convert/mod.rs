@@ -107,7 +107,7 @@ impl<'w> Conversion<'w> {
     pub fn feed(&mut self, event: Event) -> io::Result<()> {
         match &mut self.0 {
             Form::Nested(calls) => calls.feed(event),
-            Form::Lines(rows) => rows.event(&event),
+            Form::Lines(rows) => rows.event(event),
         }
     }
 
