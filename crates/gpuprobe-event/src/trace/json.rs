@@ -140,13 +140,19 @@ impl<'a> Parser<'a> {
     /// The next byte that is no white space.
     #[inline]
     fn skip_blanks(&mut self) -> Option<u8> {
-        while let Some(byte) = self.peek() {
-            if !matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
-                return Some(byte);
-            }
+        match self.peek() {
+            // there is none in lines that gpuprobe wrote
+            Some(byte) if byte > b' ' => Some(byte),
+            _ => self.skip_all_blanks(),
+        }
+    }
+
+    #[cold]
+    fn skip_all_blanks(&mut self) -> Option<u8> {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
             self.at += 1;
         }
-        None
+        self.peek()
     }
 
     /// Whether the next byte that is no white space is this one, which is consumed.
@@ -219,6 +225,7 @@ impl<'a> Parser<'a> {
     }
 
     /// A string, from its quote on. It is borrowed if nothing in it is escaped.
+    #[inline(always)]
     fn string(&mut self) -> Option<Cow<'a, str>> {
         let start = self.at + 1;
         let mut at = start;
