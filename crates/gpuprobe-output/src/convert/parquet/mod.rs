@@ -3,8 +3,8 @@
 //! The columns are written with the low-level writer of `parquet`. Its writer of Arrow arrays would need `arrow`, which
 //! multiplies what is compiled, only to hold the same values in other buffers.
 //!
-//! The caller reads the trace, a thread puts the fields of its events into columns, and another encodes the columns. Each of
-//! them takes about as long. The caller also writes, so that errors of the output are its own.
+//! The caller reads the trace, which takes as long as the rest. One thread puts the fields of its events into columns, and
+//! another encodes the columns. The caller also writes, so that errors of the output are its own.
 
 mod column;
 mod rows;

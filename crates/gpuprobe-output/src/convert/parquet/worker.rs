@@ -40,7 +40,7 @@ impl<I: Send + 'static, O: Send + 'static, S: Send + 'static> Worker<I, O, S> {
 
     pub(super) fn pass(&mut self, item: I) -> io::Result<()> {
         self.on_the_way += 1;
-        self.items.send(item).map_err(|_| ended())
+        self.items.send(item).ok().ok_or_else(ended)
     }
 
     /// The oldest result; `None` if no item is on the way.
@@ -49,13 +49,13 @@ impl<I: Send + 'static, O: Send + 'static, S: Send + 'static> Worker<I, O, S> {
             return Ok(None);
         }
         self.on_the_way -= 1;
-        self.results.recv().map(Some).map_err(|_| ended())
+        self.results.recv().map(Some).ok().ok_or_else(ended)
     }
 
     /// Ends the thread, after all results were taken.
     pub(super) fn end(self) -> io::Result<S> {
         drop(self.items);
-        self.thread.join().map_err(|_| ended())
+        self.thread.join().ok().ok_or_else(ended)
     }
 }
 
