@@ -1,7 +1,7 @@
 //! Parses a line of JSON. Strings are borrowed from the line and objects are lists, because a line has few fields and
 //! each is read once.
 //!
-//! It accepts what serde_json accepts, in half of the time: to parse lines is most of the work of reading a trace.
+//! It accepts what serde_json accepts, in two thirds of the time: to parse lines is half of the work of reading a trace.
 
 use std::borrow::Cow;
 
