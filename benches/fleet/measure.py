@@ -20,11 +20,12 @@ import time
 import urllib.request
 
 import recording
-from recording import TESTS
 
-sys.path.insert(0, TESTS)
-import queries as repository  # noqa: E402
-from servers import PATIENCE, Prometheus, Server, free_port, until  # noqa: E402
+# in the folder of the tests, which `recording` adds to the path
+import queries as repository
+from checks import PATIENCE, until
+from prometheus import Prometheus, free_port
+from servers import Server
 
 RULES = "packaging/prometheus/rules.yml"
 # a block of Prometheus has two hours

@@ -13,8 +13,9 @@ import sys
 import time
 
 TESTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/prometheus")
-sys.path.insert(0, TESTS)
-from servers import Daemon, Server, until  # noqa: E402
+sys.path[:0] = [TESTS, os.path.join(TESTS, "../shared")]
+from checks import until  # noqa: E402
+from servers import Daemon, Server  # noqa: E402
 
 GPUS = 8
 SCRAPES, SCRAPED_EVERY = 40, 2

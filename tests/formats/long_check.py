@@ -39,7 +39,7 @@ def check_content(events):
     assert found == [(events, events * (events + 1) // 2, moved)], f"{events} events: {found}"
     query = f"SELECT max(row_group_num_rows) FROM parquet_metadata('{file}')"
     largest = duckdb.sql(query).fetchall()[0][0]
-    assert largest <= 1 << 17, f"a group of {largest} rows"
+    assert largest <= 1 << 16, f"a group of {largest} rows"
 
 
 peaks = []

@@ -5,22 +5,15 @@
 //   report_check.mjs PLAYWRIGHT SCREENSHOT TRACE PAGE...        the screenshot and the plain trace are of the last page
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
+import { launchIn, watch } from "../shared/browser.mjs";
+
 const [playwright, screenshot, trace, ...pages] = process.argv.slice(2);
-const { chromium } = createRequire(import.meta.url)(resolve(playwright));
 const folder = mkdtempSync(join(tmpdir(), "gpuprobe-page-"));
-const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"];
-flags.push("--disable-component-update", "--disable-sync");
-const browser = await chromium.launchPersistentContext(folder, {
-  executablePath: "/usr/bin/chromium",
-  headless: true,
-  args: flags,
-  viewport: { width: 1200, height: 900 },
-});
+const browser = await launchIn(folder, playwright, { viewport: { width: 1200, height: 900 } });
 let failures = 0;
 function expect(what, is) {
   if (!is) {
@@ -31,17 +24,7 @@ function expect(what, is) {
 
 async function check(path) {
   const page = await browser.newPage();
-  const messages = [];
-  page.on("console", (message) => messages.push(message.text()));
-  page.on("pageerror", (error) => messages.push(String(error)));
-  page.on("dialog", (dialog) => {
-    // a script from the trace would open one
-    messages.push(`dialog: ${dialog.message()}`);
-    dialog.dismiss();
-  });
-  page.on("request", (request) => {
-    if (!request.url().startsWith("file:")) messages.push(`requested ${request.url()}`);
-  });
+  const messages = watch(page, (url) => url.startsWith("file:"));
   await page.goto(pathToFileURL(resolve(path)).href);
   const count = (selector) => page.locator(selector).count();
   expect(`${path}: figures`, (await count("#figures div")) === 8);

@@ -9,10 +9,10 @@ import { createReadStream, existsSync, mkdtempSync, readFileSync, rmSync } from 
 import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { basename, extname, join } from "node:path";
-import { createRequire } from "node:module";
+
+import { launchIn } from "../shared/browser.mjs";
 
 const [, , speedscope, playwright, ...traces] = process.argv;
-const { chromium } = createRequire(import.meta.url)(playwright);
 
 const TYPES = { ".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".chrome": "application/json" };
 
@@ -94,20 +94,7 @@ function compare(trace, saved) {
 
 const server = await serve();
 const profile = mkdtempSync(join(tmpdir(), "gpuprobe-formats-"));
-const context = await chromium.launchPersistentContext(profile, {
-	executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-	headless: true,
-	acceptDownloads: true,
-	args: [
-		"--no-sandbox",
-		"--disable-gpu",
-		"--disable-quic",
-		"--no-first-run",
-		"--disable-background-networking",
-		"--disable-component-update",
-		"--disable-sync",
-	],
-});
+const context = await launchIn(profile, playwright, { acceptDownloads: true });
 try {
 	const origin = `http://127.0.0.1:${server.address().port}`;
 	for (const trace of traces) compare(trace, await load(context, origin, trace));

@@ -15,13 +15,10 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-failures = 0
+sys.path.insert(0, os.path.join(HERE, "..", "shared"))
+from checks import Checks
 
-
-def check(name, is_right, seen):
-    global failures
-    print(f"{'ok' if is_right else 'FAILED'}: {name}: {seen}", flush=True)
-    failures += not is_right
+check = Checks()
 
 
 def executions(path):
@@ -51,14 +48,14 @@ def compare(trace, profile, graphs):
         print(f"agent: {state}")
     if graphs == "graphs":
         launches = sum(line["op"] == "graph" for line in ours)
-        check("executions of graphs", launches == 100, launches)
+        check.that("executions of graphs", launches == 100, launches)
         return
-    check("CUDA kernels", len(kernels) == len(their_kernels), f"{len(kernels)}, torch.profiler {len(their_kernels)}")
+    check.that("CUDA kernels", len(kernels) == len(their_kernels), f"{len(kernels)}, torch.profiler {len(their_kernels)}")
     others = (len(ours) - len(kernels), len(theirs) - len(their_kernels))
-    check("copies and memsets", others[0] == others[1], others)
+    check.that("copies and memsets", others[0] == others[1], others)
     us = sum(line["duration_us"] for line in kernels)
     their_us = sum(event[2] for event in their_kernels) / 1e3
-    check("GPU time of CUDA kernels within 3%", abs(us / their_us - 1) < 0.03, f"{us:.0f} us, {their_us:.0f} us: {us / their_us:.4f}")
+    check.that("GPU time of CUDA kernels within 3%", abs(us / their_us - 1) < 0.03, f"{us:.0f} us, {their_us:.0f} us: {us / their_us:.4f}")
     # names are demangled by different programs, which differ in what is between the angle brackets
     plain = lambda name: name.split("<")[0].split("(")[0].removeprefix("void ").strip() or name
     by_name = collections.defaultdict(lambda: [0, 0.0, 0, 0.0])
@@ -73,18 +70,18 @@ def compare(trace, profile, graphs):
     worst = 0
     for name, (count, time_us, their_count, their_time) in by_name.items():
         if count != their_count:
-            check(f"count of {name[:60]}", False, (count, their_count))
+            check.that(f"count of {name[:60]}", False, (count, their_count))
         elif their_time > 100:
             worst = max(worst, abs(time_us / their_time - 1))
-    check("time of each CUDA kernel with more than 100 us within 3%", worst < 0.03, f"{worst:.4f}")
+    check.that("time of each CUDA kernel with more than 100 us within 3%", worst < 0.03, f"{worst:.4f}")
     matched = sum(line.get("launch") is not None for line in kernels)
-    check("CUDA kernels with their launch, at least 99.9%", matched >= 0.999 * len(kernels), f"{matched} of {len(kernels)}")
+    check.that("CUDA kernels with their launch, at least 99.9%", matched >= 0.999 * len(kernels), f"{matched} of {len(kernels)}")
     # causality, and the call that is named must be a launch
     calls = {line["event_id"]: line for line in lines if "event_id" in line}
     wrong = sum(1 for line in kernels if line.get("launch") in calls and "aunch" not in calls[line["launch"]]["name"])
-    check("their launches are launches", wrong == 0, wrong)
+    check.that("their launches are launches", wrong == 0, wrong)
     early = sum(line["queued_us"] < 0 for line in kernels if line.get("queued_us") is not None)
-    check("nothing is executed before its launch", early == 0, early)
+    check.that("nothing is executed before its launch", early == 0, early)
 
 
 def share(trace, profile):
@@ -139,13 +136,13 @@ def late(probe, agent, seconds):
             if rounds == 0:
                 print(done.stderr[-3000:])
             for state in (line for line in lines if line["type"] == "agent" and line["name"] not in ("collecting", "stopped")):
-                check("the agent collects", False, state)
+                check.that("the agent collects", False, state)
             if running.poll() is not None:
                 break
             rounds += 1
     rest = running.communicate(timeout=60)[0]
-    check("the program ends as it would without", running.returncode == 0, (running.returncode, rest.strip()))
-    check("executions in each recording", min(counts) > 0, (rounds, counts[:5], min(counts), max(counts)))
+    check.that("the program ends as it would without", running.returncode == 0, (running.returncode, rest.strip()))
+    check.that("executions in each recording", min(counts) > 0, (rounds, counts[:5], min(counts), max(counts)))
 
 
 PROFILED = """
@@ -182,7 +179,7 @@ def profiler(probe, agent):
         command = [probe, "run", "--gpu-time", "-q", "-o", f"{folder}/run.jsonl", "--", sys.executable, "-c", PROFILED]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         under = [int(line) for line in done.stdout.split()[1:]]
-        check("torch.profiler under run --gpu-time", under == alone, (under, alone))
+        check.that("torch.profiler under run --gpu-time", under == alone, (under, alone))
         print("\n".join(line for line in done.stderr.splitlines() if "CUPTI" in line))
         running = program(agent, PROFILED)
         running.stdout.readline()
@@ -190,7 +187,7 @@ def profiler(probe, agent):
         recorder = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         beside = [int(line) for line in running.communicate(timeout=120)[0].split()]
         said = recorder.communicate(timeout=60)[1]
-        check("torch.profiler beside record --gpu-time", beside == alone, (beside, alone))
+        check.that("torch.profiler beside record --gpu-time", beside == alone, (beside, alone))
         print("\n".join(line for line in said.splitlines() if "CUPTI" in line))
 
 
@@ -203,4 +200,4 @@ elif what == "late":
     late(*sys.argv[2:5])
 else:
     profiler(*sys.argv[2:4])
-sys.exit(failures != 0)
+check.end()

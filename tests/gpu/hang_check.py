@@ -11,17 +11,14 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "shared"))
+from checks import Checks
+
 SECONDS = "30"
 WAITS = 10
 
 probe, hang, folder = sys.argv[1:4]
-failures = 0
-
-
-def check(name, is_right, seen):
-    global failures
-    print(f"{'ok' if is_right else 'FAILED'}: {name}: {seen}")
-    failures += not is_right
+check = Checks()
 
 
 def look(name, command):
@@ -40,7 +37,7 @@ def look(name, command):
         print(f"{name}: {seconds:.1f} s")
         with open(f"/proc/{pid}/status") as file:
             tracer = next(line for line in file if line.startswith("TracerPid")).split()[1]
-        check(f"{name}, no tracer", tracer == "0", tracer)
+        check.that(f"{name}, no tracer", tracer == "0", tracer)
         return json.loads(found.stdout)["processes"][0]
     finally:
         program.kill()
@@ -66,26 +63,26 @@ def busy(process):
 
 def stuck(name, process, functions, is_place):
     found = [group for function in functions for group in groups_in(process, function)]
-    check(f"{name}, in {functions}", bool(found), [group["function"] for group in process["groups"]])
+    check.that(f"{name}, in {functions}", bool(found), [group["function"] for group in process["groups"]])
     for group in found[:1]:
-        check(f"{name}, verdict", group["verdict"] == "stuck", group["verdict"])
-        check(f"{name}, line", any(map(is_place, places(group))), places(group)[:12])
+        check.that(f"{name}, verdict", group["verdict"] == "stuck", group["verdict"])
+        check.that(f"{name}, line", any(map(is_place, places(group))), places(group)[:12])
 
 
 process = look("kernel", [hang, SECONDS])
 stuck("kernel", process, ["cudaStreamSynchronize"], lambda place: "wait_for_gpu" in (place[0] or ""))
-check("kernel, GPU busy", 100 in busy(process), busy(process))
+check.that("kernel, GPU busy", 100 in busy(process), busy(process))
 
 process = look("item", [sys.executable, os.path.join(HERE, "torch_item.py"), SECONDS])
 wanted = ("report", "torch_item.py", line_of("torch_item.py", "loss.item()"))
 functions = ["cudaStreamSynchronize", "cudaMemcpyAsync", "cudaMemcpy", "cudaEventSynchronize"]
 stuck("item", process, functions, lambda place: place == wanted)
-check("item, GPU busy", 100 in busy(process), busy(process))
+check.that("item, GPU busy", 100 in busy(process), busy(process))
 
 process = look("nccl", [sys.executable, os.path.join(HERE, "nccl_deadlock.py"), SECONDS])
 wanted = ("join", "nccl_deadlock.py", line_of("nccl_deadlock.py", "nccl.ncclCommInitRank(ctypes"))
 stuck("nccl", process, ["ncclCommInitRank"], lambda place: place == wanted)
 threads = sum(group["threads"] for group in groups_in(process, "ncclCommInitRank"))
-check("nccl, both threads", threads == 2, threads)
+check.that("nccl, both threads", threads == 2, threads)
 
-sys.exit(failures != 0)
+check.end()

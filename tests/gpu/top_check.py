@@ -13,6 +13,10 @@ import sys
 import threading
 import time
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "shared"))
+from checks import Checks
+
 SECONDS = 40
 INTERVAL = 4
 # a step may be counted at the end of one interval by the program, and of the next by the view
@@ -23,7 +27,7 @@ class Program:
     """A run of torch_steps.py, and its steps at each time."""
 
     def __init__(self, workload):
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_steps.py")
+        script = os.path.join(HERE, "torch_steps.py")
         command = [sys.executable, script, workload, str(SECONDS)]
         self.workload, self.ledger = workload, []
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -50,7 +54,7 @@ def top(probe, *options, columns=120):
 def main():
     probe, folder = sys.argv[1:]
     programs = [Program(workload) for workload in ("training", "decoder")]
-    passed = failed = 0
+    check = Checks()
     begun = time.time()
     shown = top(probe, "--json", "-n", "3")
     ended = time.time()
@@ -66,13 +70,12 @@ def main():
         row, expected = rows.get(program.process.pid), program.launches_per_second(begun, ended)
         seen = row and row["launches_per_second"]
         is_equal = seen is not None and abs(seen - expected) <= TOLERANCE * expected
-        print(f"{program.workload}: {program.kernels} CUDA kernels in a step, {expected:.0f} launches/s; top: {seen}")
-        passed, failed = passed + is_equal, failed + (not is_equal)
+        said = f"{program.kernels} CUDA kernels in a step, {expected:.0f} launches/s; top: {seen}"
+        check.that(program.workload, is_equal, said)
     for program in programs:
         program.process.terminate()
         program.process.wait()
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    check.end()
 
 
 main()

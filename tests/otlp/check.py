@@ -8,48 +8,25 @@ Its last line is "N passed, M failed".
 import math
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "prometheus"))
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "shared"))
+from checks import Checks, eventually, until
 from expected import OLDER, Expected, samples
 from receiver import LOGS, METRICS, Receiver
-from servers import Daemon, Workload, until
+from servers import Daemon, Workload, failed_by, stage
 
-LIBRARIES = ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")
-ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
 SECOND = 10**9
 # a scrape may take this long, whatever the receiver does
 QUICK = 1.0
 ATTRIBUTE = "deployment.environment.name"
-
-
-class Checks:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def __call__(self, what, run, *words):
-        try:
-            run(*words)
-        except AssertionError as error:
-            self.failed += 1
-            print(f"FAILED: {what}: {error}", flush=True)
-        else:
-            self.passed += 1
-            print(f"ok: {what}", flush=True)
-
-
-def holds(condition, problem):
-    assert condition, problem
-
-
-def eventually(compare, *words):
-    """Retries: the daemon reads and pushes periodically."""
-    until("not the same", lambda: compare(*words) or True, patience=30)
+# attributes of a record of failed calls besides their number
+RECORDED = {"process.executable.name", "process.pid", "gpuprobe.function", "error.type", "container.id"}
+RECORDED |= {"k8s.container.name", "k8s.pod.name", "k8s.namespace.name"}
 
 
 class Scraper:
@@ -180,9 +157,9 @@ def starts(receiver):
     assert began and abs(began / SECOND - time.time()) < 300, f"the daemon began at {began}"
 
 
-def resource(receiver, daemon):
-    request = receiver.seen(METRICS)[-1]
-    [of] = request.message.resource_metrics
+def resource(parts, daemon):
+    """The resource and the scope of a request."""
+    [of] = parts
     found = attributes(of.resource.attributes)
     port = daemon.address.rsplit(":", 1)[1]
     wanted = {"service.name": "gpuprobe", "host.name": socket.gethostname(), "os.type": "linux", ATTRIBUTE: "test"}
@@ -191,16 +168,8 @@ def resource(receiver, daemon):
     if os.path.exists("/etc/machine-id") and os.path.getsize("/etc/machine-id") > 1:
         wanted["host.id"] = open("/etc/machine-id").read().strip()
     assert found == wanted and found["service.version"], found
-    [scope] = of.scope_metrics
+    [scope] = of.scope_metrics if hasattr(of, "scope_metrics") else of.scope_logs
     assert (scope.scope.name, scope.scope.version) == ("gpuprobe", found["service.version"]), scope.scope
-
-
-def failed_by(ledger):
-    failed = {}
-    for codes in ledger["errors"].values():
-        for code, n in codes.items():
-            failed[ERRORS[code]] = failed.get(ERRORS[code], 0) + n
-    return failed
 
 
 def records_of(receiver, event):
@@ -221,7 +190,44 @@ def failures(receiver, ledger):
 def xid(receiver):
     [record] = records_of(receiver, "gpuprobe.xid")
     of = attributes(record.attributes)
-    assert of["gpuprobe.xid"] == 79 and record.severity_number == 17 and record.body.string_value.startswith("XID 79 on GPU "), record
+    wanted = {"gpuprobe.xid": 79, "gpuprobe.gpu": "0", "gpuprobe.count": 1, "hw.type": "gpu"}
+    assert {key: of.get(key) for key in wanted} == wanted and of.keys() - wanted.keys() <= {"hw.id"}, of
+    assert (record.severity_number, record.severity_text) == (17, "ERROR"), record
+    assert record.body.string_value.startswith("XID 79 on GPU 0, 1 time"), record
+
+
+def errors_in(text):
+    """The failed calls of a reading by the attributes that a record has."""
+    counts, expected = {}, Expected(text)
+    for name, _, labels, value, _ in samples(text):
+        if name == "gpuprobe_errors_total":
+            of = expected.of_labels(labels)
+            key = frozenset((name, of[name]) for name in of.keys() & RECORDED)
+            counts[key] = counts.get(key, 0) + value
+    return counts
+
+
+def compare_records(receiver, scraper, daemon):
+    """Every field of the records of failed calls with the texts of the reading and of the one before."""
+    times, compared = [at for at, _ in pushes(receiver)], 0
+    for request in receiver.seen(LOGS, 200):
+        resource(request.message.resource_logs, daemon)
+        for record in request.records():
+            at, observed = record.time_unix_nano, record.observed_time_unix_nano
+            assert 0 <= observed - at < 10 * SECOND, f"read at {at}, made at {observed}"
+            before = max((time for time in times if time < at), default=None)
+            if record.event_name != "gpuprobe.call_errors" or not {at, before} <= scraper.texts.keys():
+                continue
+            of = attributes(record.attributes)
+            key = frozenset(of.items() - {("gpuprobe.count", of["gpuprobe.count"])})
+            now, past = (errors_in(scraper.texts[time]).get(key, 0) for time in (at, before))
+            assert of["gpuprobe.count"] == now - past > 0, f"{of}, but {now - past} are new"
+            assert (record.severity_number, record.severity_text) == (13, "WARN"), record
+            who = re.escape(f"{of['process.executable.name']} {of['process.pid']}")
+            text = record.body.string_value
+            assert re.fullmatch(rf"{of['gpuprobe.function']} failed [\d,]+ times? with {of['error.type']} in {who}", text), text
+            compared += 1
+    assert compared > 0, "no record could be compared"
 
 
 def deltas(receiver, ledger, functions):
@@ -249,13 +255,22 @@ def counted(daemon):
     return {(name, *labels.values()): value for name, _, labels, value, _ in samples(daemon.scrape()) if name.startswith("gpuprobe_otlp_")}
 
 
-def same_counts(daemon, receiver):
-    """Everything that the daemon counts is what the receiver saw."""
+def same_delivered(daemon, receiver):
+    """Nothing waits, and the receiver has what was delivered."""
     counts = counted(daemon)
     assert not receiver.problems, receiver.problems
     for signal, path in (("metrics", METRICS), ("logs", LOGS)):
         delivered = counts["gpuprobe_otlp_delivered_total", signal]
         assert delivered == receiver.items(path, 200), f"{delivered} {signal} delivered, {receiver.items(path, 200)} received"
+        waiting = counts["gpuprobe_otlp_waiting", signal]
+        assert waiting == 0, f"{waiting} {signal} wait"
+    return counts
+
+
+def same_counts(daemon, receiver):
+    """Everything that the daemon counts is what the receiver saw."""
+    counts = same_delivered(daemon, receiver)
+    for signal, path in (("metrics", METRICS), ("logs", LOGS)):
         refused = counts["gpuprobe_otlp_dropped_total", signal, "refused"]
         assert refused == receiver.items(path, 500), f"{refused} {signal} refused"
         rejected = counts["gpuprobe_otlp_dropped_total", signal, "rejected"]
@@ -282,9 +297,14 @@ def trouble(check, daemon, receiver, scraper):
     time.sleep(5)
     check("/metrics while the receiver is down", scraper.is_quick)
     waiting = counted(daemon)["gpuprobe_otlp_waiting", "metrics"]
-    check("pushes wait", holds, waiting > 0, "none waits")
+    check.that("pushes wait", waiting > 0, waiting)
     receiver.start()
     check("after it was down", eventually, same_counts, daemon, receiver)
+    receiver.delay = 3
+    time.sleep(10)
+    check("/metrics while it is slow", scraper.is_quick)
+    receiver.delay = 0
+    check("after it was slow", eventually, same_counts, daemon, receiver)
     receiver.answer = lambda request: (0, {}, 0)
     time.sleep(11)
     receiver.answer = lambda request: (200, {}, 0)
@@ -297,7 +317,7 @@ def trouble(check, daemon, receiver, scraper):
     check("after it asked for patience", eventually, same_counts, daemon, receiver)
     after = lambda: [request.at for request in receiver.seen(METRICS, 200) if request.at > asked]
     until("the next push", after)
-    check("it has its time", holds, min(after()) - asked >= 2, f"{min(after()) - asked} s")
+    check.that("it has its time", min(after()) - asked >= 2, f"{min(after()) - asked} s")
     check("no reading is lost", no_reading_is_lost, receiver, 1)
     receiver.answer = lambda request: (500, {}, 0)
     until("it refuses", lambda: len(receiver.seen(METRICS, 500)) > 1)
@@ -317,35 +337,41 @@ def notes(said):
     assert all(a != b for a, b in zip(kinds, kinds[1:])), said
 
 
-def certificate(folder, name):
+def certificate(folder, name, host="localhost"):
     key, cert = f"{folder}/{name}.key", f"{folder}/{name}.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost"]
-    words += ["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"]
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", f"/CN={host}"]
+    words += ["-addext", f"subjectAltName=DNS:{host}", "-addext", "basicConstraints=critical,CA:FALSE"]
     subprocess.run(words, check=True, capture_output=True)
     return cert, key
 
 
 def tls(check, start, folder):
-    """A receiver with a certificate: one that is trusted, and another that is not."""
-    trusted, other = certificate(folder, "trusted"), certificate(folder, "other")
-    receiver = Receiver(tls=trusted)
+    """Receivers with a certificate that is trusted, with one that is not, and with one for another host."""
+    trusted, other, foreign = certificate(folder, "trusted"), certificate(folder, "other"), certificate(folder, "foreign", "elsewhere")
+    receiver, misnamed = Receiver(tls=trusted), Receiver(tls=foreign)
     with open(os.open(f"{folder}/headers", os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
         file.write("# a token\nAuthorization: Bearer secret\n")
     options = ["--otlp", f"https://localhost:{receiver.port}", "--otlp-interval", "1", "--otlp-headers-file", f"{folder}/headers"]
     trusting = start("trusting", [*options, "--otlp-ca-file", trusted[0]])
     doubting = start("doubting", [*options, "--otlp-ca-file", other[0]])
+    strict = start("strict", ["--otlp", f"https://localhost:{misnamed.port}", "--otlp-interval", "1", "--otlp-ca-file", foreign[0]])
     scraper = Scraper(doubting)
     try:
         until("a push over TLS", lambda: receiver.seen(METRICS, 200))
         headers = receiver.seen(METRICS)[0].headers
-        check("the header of the file", holds, headers.get("authorization") == "Bearer secret", "it is not sent")
+        sent = headers.get("authorization")
+        check.that("the header of the file", sent == "Bearer secret", sent)
         check("counts over TLS", eventually, same_counts, trusting, receiver)
-        until("no trust", lambda: counted(doubting)["gpuprobe_otlp_requests_total", "metrics", "unreachable"] > 1)
+        for daemon, what in ((doubting, "a certificate that is not trusted"), (strict, "a certificate for another host")):
+            until(what, lambda: counted(daemon)["gpuprobe_otlp_requests_total", "metrics", "unreachable"] > 1)
+            check(f"no push with {what}", untrusted, daemon)
         check("/metrics without trust", scraper.is_quick)
-        check("no trust, no push", untrusted, doubting)
+        scraper.end()
+        check("what is lost at the end is said", lost_at_end, doubting)
     finally:
         scraper.end()
         receiver.end()
+        misnamed.end()
 
 
 def untrusted(daemon):
@@ -354,16 +380,19 @@ def untrusted(daemon):
     assert "certificate" in daemon.output(), daemon.output()
 
 
+def lost_at_end(daemon):
+    waiting = counted(daemon)["gpuprobe_otlp_waiting", "metrics"]
+    begin = time.monotonic()
+    status, took = daemon.end(), time.monotonic() - begin
+    said = re.search(r"^gpuprobe: (\d+) data points and log records were not delivered", daemon.output(), re.M)
+    # the last push comes to those that wait
+    assert status == 0 and said and int(said[1]) >= waiting > 0, f"status {status}, {waiting} waited: {daemon.output()}"
+    assert took < 10, f"it took {took} s"
+
+
 def main(probe, standins, folder):
     check, started, receivers = Checks(), [], []
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    for name in LIBRARIES:
-        shutil.copy(f"{standins}/{name}", folder)
-    shutil.copy(f"{standins}/ledger", f"{folder}/otlp_ledger")
-    nvml = f"{folder}/nvml"
-    open(nvml, "w").close()
-    fixed = ["-p", f"{folder}/libcuda.so.1", "--nvml", f"{folder}/libnvidia-ml.so.1", "--driver-folder", folder]
+    fixed, nvml = stage(standins, folder, {"otlp_ledger": "ledger"}), f"{folder}/nvml"
 
     def start(name, options):
         started.append(daemon := Daemon(f"{folder}/{name}.log", probe, [*fixed, *options], STANDIN_NVML=nvml))
@@ -392,26 +421,25 @@ def main(probe, standins, folder):
         check("an XID", eventually, xid, receiver)
         check("every field", compare_with_metrics, receiver, scraper, 5)
         check("starts", starts, receiver)
-        check("the resource", resource, receiver, daemon)
+        check("the resource", resource, receiver.seen(METRICS)[-1].message.resource_metrics, daemon)
+        check("every field of records", compare_records, receiver, scraper, daemon)
         trouble(check, daemon, receiver, scraper)
         check("every field, after all that", compare_with_metrics, receiver, scraper, 15)
         scraper.end()
         daemon.runs()
         before = len(receiver.seen(METRICS, 200))
         status = daemon.end()
-        check("the last push", holds, status == 0 and len(receiver.seen(METRICS, 200)) > before, f"status {status}")
+        check.that("the last push", status == 0 and len(receiver.seen(METRICS, 200)) > before, f"status {status}")
         tls(check, start, folder)
     except AssertionError as error:
-        check.failed += 1
-        print(f"FAILED: {error}")
+        check.fail(error)
     finally:
         for process in reversed(started):
             process.end()
         for receiver in receivers:
             receiver.end()
-    print(f"{check.passed} passed, {check.failed} failed")
-    return int(check.failed > 0)
+    check.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

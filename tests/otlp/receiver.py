@@ -51,6 +51,7 @@ class Handler(BaseHTTPRequestHandler):
         request.status, headers, request.rejected = receiver.answer(request)
         with receiver.lock:
             receiver.requests.append(request)
+        receiver.is_over.wait(receiver.delay)
         if request.status == 0:
             # no answer: the sender gives up
             receiver.is_over.wait(60)
@@ -83,12 +84,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Receiver:
-    """`answer` returns a status (0 for none), headers, and how many items are rejected."""
+    """`answer` returns a status (0 for none), headers, and how many items are rejected; `delay` is the time before it, in
+    seconds."""
 
     def __init__(self, port=0, tls=None):
         self.requests, self.problems, self.lock = [], [], threading.Lock()
         self.is_over = threading.Event()
         self.answer = lambda request: (200, {}, 0)
+        self.delay = 0
         self.tls = tls
         self.port = port
         self.start()

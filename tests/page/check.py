@@ -9,19 +9,18 @@ Its last line is "N passed, M failed".
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "prometheus"))
-from servers import Daemon, Workload, until
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "shared"))
+from checks import Checks
+from servers import Daemon, Workload, stage
 
 # a program with this name, and one whose CUDA kernels have such names, are harmless
 MARKUP = "<script>x()<!--"
-LIBRARIES = ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")
 PROGRAMS = {"page_ledger": "ledger", "page_demo": "demo", "page_launches": "launches", MARKUP: "launches", "page_leaks": "leaks"}
 PREFIX = "/gpu/one"
 # the hash is one of bcrypt
@@ -67,33 +66,24 @@ def web_config(folder):
     return path
 
 
-def browse(playwright, task, folder):
-    """Runs page_check.mjs; prints its lines and returns how many checks passed and failed."""
+def browse(check, playwright, task, folder):
+    """Runs page_check.mjs, prints its lines and counts its checks."""
     script = os.path.join(os.path.dirname(__file__), "page_check.mjs")
     done = subprocess.run(["node", script, playwright, folder], input=json.dumps(task), capture_output=True, text=True, timeout=BROWSER_SECONDS)
-    print(done.stdout, end="")
-    if done.returncode:
-        print(done.stderr, end="")
-    passed = sum(line.startswith("ok: ") for line in done.stdout.splitlines())
-    failed = sum(line.startswith("FAILED: ") for line in done.stdout.splitlines())
-    # it ended before its last check
+    print(done.stdout + (done.stderr if done.returncode else ""), end="")
+    lines = done.stdout.splitlines()
+    passed, failed = (sum(line.startswith(word) for line in lines) for word in ("ok: ", "FAILED: "))
+    check.passed += passed
+    check.failed += failed
     if done.returncode and not failed or not passed:
-        failed += 1
-    return passed, failed
+        check.fail("the browser ended before its last check")
 
 
 def main(probe, standins, playwright, folder):
-    passed, failed, started = 0, 0, []
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    for name in LIBRARIES:
-        shutil.copy(f"{standins}/{name}", folder)
-    for own, name in PROGRAMS.items():
-        shutil.copy(f"{standins}/{name}", f"{folder}/{own}")
-    nvml = f"{folder}/nvml"
+    check, started = Checks(), []
+    options, nvml = stage(standins, folder, PROGRAMS), f"{folder}/nvml"
     with open(nvml, "w") as file:
         file.write("xid 0 79\n")
-    options = ["-p", f"{folder}/libcuda.so.1", "--nvml", f"{folder}/libnvidia-ml.so.1", "--driver-folder", folder]
     try:
         started.append(daemon := Daemon(f"{folder}/daemon.log", probe, options, STANDIN_NVML=nvml))
         guarded = Daemon(f"{folder}/guarded.log", probe, [*options, "--web-config", web_config(folder)], STANDIN_NVML=nvml)
@@ -117,17 +107,15 @@ def main(probe, standins, playwright, folder):
             "markup": {"pid": markup.pid, "name": MARKUP},
             "leaks": leaks.pid,
         }
-        passed, failed = browse(playwright, task, folder)
+        browse(check, playwright, task, folder)
         daemon.runs()
     except (AssertionError, subprocess.SubprocessError) as error:
-        failed += 1
-        print(f"FAILED: {error}")
+        check.fail(error)
     finally:
         for process in reversed(started):
             process.end()
-    print(f"{passed} passed, {failed} failed")
-    return int(failed > 0)
+    check.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

@@ -4,15 +4,13 @@
 //   page_check.mjs PLAYWRIGHT FOLDER        screenshots are written to the folder
 
 import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
+
+import { launch, watch } from "../shared/browser.mjs";
 
 const [playwright, folder] = process.argv.slice(2);
 const task = JSON.parse(readFileSync(0, "utf8"));
-const { chromium } = createRequire(import.meta.url)(resolve(playwright));
-const flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"];
-flags.push("--disable-component-update", "--disable-sync");
-const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", headless: true, args: flags });
+const browser = await launch(playwright);
 
 // longer than anything here takes on a busy machine
 const PATIENCE_MS = 60_000;
@@ -27,16 +25,7 @@ async function open(url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE_MS);
-  const messages = [];
-  page.on("console", (message) => messages.push(message.text()));
-  page.on("pageerror", (error) => messages.push(String(error)));
-  page.on("dialog", (dialog) => {
-    messages.push(`dialog: ${dialog.message()}`);
-    dialog.dismiss();
-  });
-  page.on("request", (request) => {
-    if (!request.url().startsWith(url)) messages.push(`requested ${request.url()}`);
-  });
+  const messages = watch(page, (requested) => requested.startsWith(url));
   await page.goto(url);
   await page.waitForSelector("#process-table tbody tr");
   return { page, messages, close: () => context.close() };

@@ -8,14 +8,17 @@ on the host at the same time, and other daemons may watch them.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import time
 
 import exits
 import queries
-from servers import STEP, Daemon, Prometheus, ShortLived, Workload, each_second, until
+from prometheus import STEP, Prometheus, ShortLived, each_second
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "shared"))
+from checks import Checks, eventually, until
+from servers import Daemon, Workload, failed_by, stage
 
 SPAN = 120
 PAUSES = 7
@@ -28,11 +31,8 @@ INSTANCE = "mig 0 7 0 1g.10gb 4096\n"
 NVML_BYTES = 5 << 30
 # classes of functions that the daemon counts by default
 COUNTED = {"alloc", "free", "memcpy", "memset", "launch", "sync"}
-# errors that the ledger program provokes
 # what GPM reports for metrics, by its numbers: percent for parts of a GPU, MiB per second for links
 GPM = {2: 86.4, 5: 83, 10: 15.125, 20: 2048, 60: 1.5}
-ERRORS = {"1": "CUDA_ERROR_INVALID_VALUE", "2": "CUDA_ERROR_OUT_OF_MEMORY"}
-FILES = {name: name for name in ("libcuda.so.1", "libcudart.so.12", "libnvidia-ml.so.1")}
 # with unique names, because processes of other tests have the usual ones
 PROGRAMS = {"ledger": "prom_ledger", "leaks": "prom_leaks", "launches": "prom_launches", "graphs": "prom_graphs", "gaps": "prom_gaps", "hangs": "prom_hangs"}
 SOURCES = {"graphs": "launches", "short": "ledger", "exits": "ledger"}
@@ -45,28 +45,8 @@ PAUSE = 3
 HANGS = {"STANDIN_DELAY": "cuCtxSynchronize:20000000,cuStreamSynchronize:10000000"}
 
 
-class Checks:
-    def __init__(self):
-        self.passed = self.failed = 0
-
-    def __call__(self, what, run, *words):
-        try:
-            run(*words)
-        except AssertionError as error:
-            self.failed += 1
-            print(f"FAILED: {what}: {error}", flush=True)
-        else:
-            self.passed += 1
-            print(f"ok: {what}", flush=True)
-
-
 def same(what, found, ledger):
     assert found == ledger, f"{what}: Prometheus says {found}, the ledger {ledger}"
-
-
-def equal(compare, *words):
-    """Retries: the daemon reads its tables periodically, and Prometheus scrapes later."""
-    until("not the same", lambda: compare(*words) or True, patience=30)
 
 
 def counted_functions(probe):
@@ -109,13 +89,6 @@ def check_counters(prometheus, functions, ledger):
         found = prometheus.by("", f"sum(gpuprobe_memory_{metric}_total{of})")
         same(metric, found, {"": sum(row[metric] for row in ledger["memory"].values())})
     same("errors", prometheus.by("error", f"sum by (error) (gpuprobe_errors_total{of}) > 0"), failed_by(ledger))
-
-
-def failed_by(ledger):
-    failed = {}
-    for code, n in (pair for codes in ledger["errors"].values() for pair in codes.items()):
-        failed[ERRORS[code]] = failed.get(ERRORS[code], 0) + n
-    return failed
 
 
 def totals_of(functions):
@@ -328,33 +301,33 @@ def during(check, daemon, prometheus, functions, programs, short, leaving, promt
     hangs.go_on()
     hangs.ledger()
     for age in (1, 3):
-        check(f"a call that is pending for {age} s", equal, check_pending, prometheus, hangs.pid, age)
-    check("GPUs", equal, check_gpus, prometheus, workload.pid)
+        check(f"a call that is pending for {age} s", eventually, check_pending, prometheus, hangs.pid, age)
+    check("GPUs", eventually, check_gpus, prometheus, workload.pid)
     for name, compare in (("launches", check_launches), ("graphs", check_graphs)):
-        check(name, equal, compare, prometheus, programs[name].ledger())
+        check(name, eventually, compare, prometheus, programs[name].ledger())
     leaving.run(prometheus)
     check("increases of processes that exit, to the unit", exits.check_increases_of_series, prometheus, leaving)
     earlier = exits.sum_of_short(prometheus, SHORT)
     for pause in range(1, PAUSES + 1):
         workload.go_on()
         ledger = workload.ledger()
-        check(f"pause {pause} of the ledger", equal, check_ledger, prometheus, functions, ledger)
+        check(f"pause {pause} of the ledger", eventually, check_ledger, prometheus, functions, ledger)
         check("promtool check metrics", clean_metrics, promtool, daemon.scrape())
         time.sleep(max(0, start + SPAN * pause / PAUSES - time.time()))
     hangs.ledger()
-    check("calls that have returned", equal, check_returned, prometheus, hangs.pid)
-    check("call sites", equal, check_sites, prometheus, leaks.ledger(), start + SPAN * 0.75)
+    check("calls that have returned", eventually, check_returned, prometheus, hangs.pid)
+    check("call sites", eventually, check_sites, prometheus, leaks.ledger(), start + SPAN * 0.75)
     runs = short.ledgers()
-    check(f"sums of {len(runs)} short processes", equal, check_short, prometheus, functions, runs)
+    check(f"sums of {len(runs)} short processes", eventually, check_short, prometheus, functions, runs)
     calls = sums_of_short(functions, runs)[0]["instance_process:gpuprobe_calls_total:sum"]
-    check("the increase of their sum, to the unit", equal, exits.check_sum_of_short, prometheus, SHORT, earlier, calls)
+    check("the increase of their sum, to the unit", eventually, exits.check_sum_of_short, prometheus, SHORT, earlier, calls)
     check("increases after series have ended, to the unit", exits.check_moved, prometheus, leaving)
-    check("increases of short processes", equal, check_increases, prometheus, functions, runs)
-    check("rates of short processes", equal, rates_of_short, prometheus, functions, runs)
+    check("increases of short processes", eventually, check_increases, prometheus, functions, runs)
+    check("rates of short processes", eventually, rates_of_short, prometheus, functions, runs)
     end = time.time()
     dashboard(check, prometheus, start, end)
     workload.go_on()
-    check("the exited ledger program", equal, check_exited, prometheus, functions, workload.ledger())
+    check("the exited ledger program", eventually, check_exited, prometheus, functions, workload.ledger())
     check("rules", rules_work, prometheus)
     check("up", always_up, prometheus, start, time.time())
     daemon.runs()
@@ -362,17 +335,12 @@ def during(check, daemon, prometheus, functions, programs, short, leaving, promt
 
 def main(probe, standins, binaries, folder):
     check, started = Checks(), []
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    # copies are other files for the Linux kernel and for other daemons
-    for name, own in (FILES | PROGRAMS | {"short": SHORT, "exits": EXITS}).items():
-        shutil.copy(f"{standins}/{SOURCES.get(name, name)}", f"{folder}/{own}")
+    names = (PROGRAMS | {"short": SHORT, "exits": EXITS}).items()
+    programs = {own: SOURCES.get(name, name) for name, own in names}
+    options = [*stage(standins, folder, programs), "--warm-up", "10", "--keep-exited", str(KEPT)]
     nvml = f"{folder}/nvml"
     with open(nvml, "w") as file:
         file.write(INSTANCE)
-    # not the driver folder of this machine, so that its GPUs are not added to those of the NVML stand-in
-    options = ["-p", f"{folder}/libcuda.so.1", "--warm-up", "10", "--nvml", f"{folder}/libnvidia-ml.so.1"]
-    options += ["--driver-folder", folder, "--keep-exited", str(KEPT)]
     functions = counted_functions(probe)
     try:
         started.append(daemon := Daemon(f"{folder}/daemon.log", probe, options, STANDIN_NVML=nvml))
@@ -399,14 +367,12 @@ def main(probe, standins, binaries, folder):
             file.writelines(f"gpm 0 {metric} {value}\n" for metric, value in GPM.items())
         during(check, daemon, prometheus, functions, programs, short, leaving, f"{binaries}/promtool")
     except AssertionError as error:
-        check.failed += 1
-        print(f"FAILED: {error}")
+        check.fail(error)
     finally:
         for process in reversed(started):
             process.end()
-    print(f"{check.passed} passed, {check.failed} failed")
-    return int(check.failed > 0)
+    check.end()
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(*sys.argv[1:])

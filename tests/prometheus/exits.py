@@ -7,9 +7,13 @@ range is extrapolated by half a scrape interval, which `WITHOUT` takes back.
 """
 
 import math
+import os
+import sys
 import time
 
-from servers import Workload, until
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "shared"))
+from checks import until
+from servers import Workload
 
 PROCESSES = 3
 FAMILIES = ("calls", "errors", "kernel_launches", "copy_bytes", "memory_allocated_bytes")

@@ -131,6 +131,8 @@ mod damage_tests;
 #[cfg(test)]
 mod effect_tests;
 #[cfg(test)]
+mod json_tests;
+#[cfg(test)]
 mod stack_tests;
 #[cfg(test)]
 mod tests;

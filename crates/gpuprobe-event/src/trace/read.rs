@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::json::{Json, Object};
+use super::json::{Json, Object, parse};
 use super::{AGENT, EXECUTION, End, FORMAT, Meta, OUT_OF_MEMORY, RANGE};
 use crate::catalogue::{Api, Class, Function, catalogue};
 use crate::cut::cut;
@@ -130,7 +130,7 @@ impl<R: BufRead> Reader<R> {
             buffer: Vec::new(),
         };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
-        let Ok(Json::Object(line)) = serde_json::from_slice(&reader.buffer) else {
+        let Some(Json::Object(line)) = std::str::from_utf8(&reader.buffer).ok().and_then(parse) else {
             return Err(ReadError::NotATrace);
         };
         if line.get("type").and_then(Json::as_str) != Some("meta") {
@@ -235,7 +235,7 @@ impl<R: BufRead> Reader<R> {
     fn line(&mut self, line: &[u8]) -> Option<Line> {
         // once for the line, which is faster than for each of its strings
         let line = std::str::from_utf8(line).ok()?;
-        let Json::Object(object) = serde_json::from_str(line).ok()? else { return None };
+        let Json::Object(object) = parse(line)? else { return None };
         Some(match object.get("type")?.as_str()? {
             "end" => Line::End(serde_json::from_str(line).ok()?),
             "process" => Line::Event(Event::Process(self.process(&object)?)),
@@ -485,7 +485,7 @@ fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {
 }
 
 fn value(json: &Json<'_>, depth: u32) -> Value {
-    // real arguments nest two deep; serde_json itself refuses more than 128
+    // real arguments nest two deep; the parser refuses more than 127
     const DEEPEST: u32 = 8;
     match json {
         Json::Uint(n) => Value::Uint(*n),

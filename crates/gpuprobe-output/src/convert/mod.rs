@@ -79,7 +79,7 @@ pub struct Conversion<'w>(Form<'w>);
 /// What a format needs of the calls: nested in each other, or as the lines of the trace.
 enum Form<'w> {
     Nested(Box<NestedCalls<'w>>),
-    Lines(Box<parquet::Parquet<Box<dyn Write + Send + 'w>>>),
+    Lines(Box<parquet::Parquet<Box<dyn Write + 'w>>>),
 }
 
 impl std::fmt::Debug for Conversion<'_> {
@@ -90,13 +90,13 @@ impl std::fmt::Debug for Conversion<'_> {
 
 impl<'w> Conversion<'w> {
     /// Begins the output.
-    pub fn new(target: Target, meta: &Meta, out: impl Write + Send + 'w) -> io::Result<Self> {
+    pub fn new(target: Target, meta: &Meta, out: impl Write + 'w) -> io::Result<Self> {
         let writer: Box<dyn TraceWriter + 'w> = match target {
             Target::Chrome => Box::new(chrome::Chrome::new(meta, out)?),
             Target::Perfetto => Box::new(perfetto::Perfetto::new(meta, out)?),
             Target::Folded(weight) => Box::new(folded::Folded::new(weight, out)),
             Target::Parquet => {
-                let out: Box<dyn Write + Send + 'w> = Box::new(out);
+                let out: Box<dyn Write + 'w> = Box::new(out);
                 return Ok(Self(Form::Lines(Box::new(parquet::Parquet::new(meta, out)?))));
             }
         };
@@ -107,7 +107,7 @@ impl<'w> Conversion<'w> {
     pub fn feed(&mut self, event: Event) -> io::Result<()> {
         match &mut self.0 {
             Form::Nested(calls) => calls.feed(event),
-            Form::Lines(rows) => rows.event(&event),
+            Form::Lines(rows) => rows.event(event),
         }
     }
 

@@ -177,8 +177,8 @@ fn converted(events: impl Iterator<Item = Event>) -> Vec<u8> {
 #[test]
 fn rows_are_written_in_groups_of_a_bounded_size() {
     let loss = |at_ns| Event::Loss(LossEvent { at_ns, cause: LossCause::RingFull, count: 1 });
-    assert_eq!(groups(converted((0..300_000).map(loss))), [131_072, 131_072, 300_000 - 2 * 131_072]);
-    assert_eq!(groups(converted((0..131_072).map(loss))), [131_072]);
+    assert_eq!(groups(converted((0..200_000).map(loss))), [65_536, 65_536, 65_536, 200_000 - 3 * 65_536]);
+    assert_eq!(groups(converted((0..65_536).map(loss))), [65_536]);
     assert_eq!(groups(converted(std::iter::empty())), [0_i64; 0]);
     // each has nine bytes of other texts
     let name: std::sync::Arc<str> = "n".repeat(1 << 20).into();

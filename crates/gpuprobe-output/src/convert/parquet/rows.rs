@@ -1,7 +1,5 @@
 //! The rows that are not written yet, by column.
 
-use std::io::Write;
-
 use gpuprobe_event::Name;
 use gpuprobe_event::trace::{Fields, Json, Key};
 use parquet::errors::ParquetError;
@@ -57,15 +55,15 @@ impl Rows {
         self.text_bytes
     }
 
-    /// Numbers that did not fit.
+    /// Numbers in them that did not fit.
     pub(super) fn too_large(&self) -> u64 {
         self.too_large
     }
 
     /// Writes the rows, and forgets them.
-    pub(super) fn write<W: Write + Send>(
+    pub(super) fn write(
         &mut self,
-        mut to: SerializedRowGroupWriter<'_, W>,
+        mut to: SerializedRowGroupWriter<'_, Vec<u8>>,
     ) -> Result<(), ParquetError> {
         for column in &mut self.columns {
             let Some(mut writer) = to.next_column()? else { break };
@@ -74,7 +72,7 @@ impl Rows {
             column.reuse();
         }
         to.close()?;
-        (self.complete, self.text_bytes) = (0, 0);
+        (self.complete, self.text_bytes, self.too_large) = (0, 0, 0);
         Ok(())
     }
 

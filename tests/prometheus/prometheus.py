@@ -1,80 +1,27 @@
-"""The programs of the test: the daemon, Prometheus, and workloads that print ledgers. Only processes started here are ended."""
+"""Prometheus, and programs that run for less than a scrape interval."""
 
 import json
 import os
-import re
 import socket
 import subprocess
+import sys
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
-# longer than anything here takes on a busy machine
-PATIENCE = 60
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "shared"))
+from checks import PATIENCE, until
+from servers import Server
+
 # seconds between two values of a range query
 STEP = 2
-
-
-def until(what, look, patience=PATIENCE):
-    """Calls `look` until it returns something; fails with its last error."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            if found := look():
-                return found
-            problem = "it did not happen"
-        except (AssertionError, OSError) as error:
-            problem = error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what}, within {patience} s: {problem}")
-        time.sleep(0.2)
 
 
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-class Server:
-    """A process with a log file."""
-
-    def __init__(self, log, command, **environment):
-        self.log = log
-        with open(log, "w") as file:
-            files = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-            self.process = subprocess.Popen(command, env={**os.environ, **environment}, **files)
-
-    def output(self):
-        with open(self.log) as file:
-            return file.read()
-
-    def runs(self):
-        assert self.process.poll() is None, f"it exited with {self.process.returncode}: {self.output()}"
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(PATIENCE)
-        return self.process.returncode
-
-
-class Daemon(Server):
-    def __init__(self, log, probe, options, **environment):
-        fixed = ["daemon", "--metrics-addr", "127.0.0.1:0", "--display-interval", "0", "--refresh", "0.5"]
-        super().__init__(log, [probe, *fixed, *options], **environment)
-        self.address = until("the daemon prints its address", self.printed_address)
-
-    def printed_address(self):
-        self.runs()
-        found = re.search(r"http://(\S+)/metrics", self.output())
-        return found and found[1]
-
-    def scrape(self):
-        with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=PATIENCE) as answer:
-            return answer.read().decode()
 
 
 def each_second(target, rules):
@@ -124,30 +71,6 @@ class Prometheus(Server):
         """All values of all series in a time range."""
         rows = self.ask("query_range", query=query, start=start, end=end, step=STEP)["result"]
         return [float(value) for row in rows for _, value in row["values"]]
-
-
-class Workload:
-    """A program that prints its ledger in JSON, and continues when it receives a line."""
-
-    def __init__(self, program, *words, **environment):
-        self.name = os.path.basename(program)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([program, *words], env={**os.environ, **environment}, **pipes)
-        self.pid = self.process.pid
-
-    def ledger(self):
-        line = self.process.stdout.readline()
-        assert line, f"{self.name} exited with {self.process.wait()}"
-        return json.loads(line)
-
-    def go_on(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(PATIENCE)
 
 
 class ShortLived:
