@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use crate::gpu::{HostGpu, Identity, PciAddress, Uuid};
 use crate::gpu_activity::Activity;
+use crate::gpu_health::GpuHealth;
 use crate::ids::Tgid;
+use crate::mig::Mig;
 
 /// The identity of a GPU in NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -80,6 +82,40 @@ impl Engine {
     }
 }
 
+/// A video engine of a whole GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VideoEngine {
+    Encoder,
+    Decoder,
+    Jpeg,
+    /// It computes the motion between images.
+    OpticalFlow,
+}
+
+impl VideoEngine {
+    /// All of them, in the order of [`GpuState::video_percent`].
+    pub const ALL: [Self; 4] = [Self::Encoder, Self::Decoder, Self::Jpeg, Self::OpticalFlow];
+
+    /// The word in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Encoder => "encoder",
+            Self::Decoder => "decoder",
+            Self::Jpeg => "jpeg",
+            Self::OpticalFlow => "optical_flow",
+        }
+    }
+}
+
+/// The sessions of the encoder; NVML has no such figures for the decoder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EncoderSessions {
+    pub count: u32,
+    /// Averages over all sessions.
+    pub frames_per_second: u32,
+    pub latency_us: u32,
+}
+
 /// Reasons why clocks are reduced: NVML's names and bits.
 pub const THROTTLE_REASONS: [(&str, u64); 9] = [
     ("gpu_idle", 0x1),
@@ -153,6 +189,12 @@ pub struct GpuState {
     /// What its parts did since the reading before; GPUs before Hopper do not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
+    /// Use of each [`VideoEngine`].
+    pub video_percent: [Option<u32>; VideoEngine::ALL.len()],
+    pub encoder_sessions: Option<EncoderSessions>,
+    /// `None` if it cannot be partitioned.
+    pub mig: Option<Mig>,
+    pub health: GpuHealth,
     /// The processes that use it, each once.
     #[serde(skip)]
     pub processes: Vec<GpuProcess>,

@@ -4,12 +4,14 @@
 
 mod budget_metrics;
 mod collect;
+mod gpu_health_metrics;
 mod gpu_time_metrics;
 mod histograms;
 mod labels;
 mod memory_counters;
 mod metric;
 mod metric_list;
+mod mig_metrics;
 mod nvml_metrics;
 mod process_counters;
 mod process_series;
@@ -19,6 +21,7 @@ mod samples;
 mod self_metrics;
 mod series_ledger;
 mod tensor_metrics;
+mod video_metrics;
 mod write;
 
 use std::sync::Arc;

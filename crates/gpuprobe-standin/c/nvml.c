@@ -9,34 +9,25 @@
  *   busy GPU PID SM MEMORY ENCODER DECODER        the utilization by a process, in percent
  *   xid GPU NUMBER                                an error; each line is reported once, so only append lines
  *   gpm GPU METRIC VALUE                          what GPM reports for a metric; 0 without such a line
- *   block FUNCTION SECONDS                        that function takes so long; when it starts to block, it
- *                                                 creates a file of the same name with .blocked appended
+ *   mig GPU INSTANCE COMPUTE PROFILE BYTES        an instance of a partitioned GPU, whose GPU instance and
+ * compute instance have these numbers, and its memory in use gpm-mig GPU INSTANCE METRIC VALUE what GPM
+ * reports for a GPU instance block FUNCTION SECONDS                        that function takes so long; when
+ * it starts to block, it creates a file of the same name with .blocked appended
  */
-#include "faults.h"
-#include "nvml_types.h"
+#include "nvml.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define DEVICE(i) ((void *)(0x5a0000001000ULL + 0x1000ULL * (i)))
-#define SECOND(device) ((device) != DEVICE(0))
-#define DEVICES 2
-
-/* Reads the lines of the file, one after the other, until the end. */
-#define EACH_LINE(line)                                                                                      \
-	for (FILE *file_ = file(); file_; file_ = closed(file_))                                             \
-		for (char line[200]; fgets(line, sizeof(line), file_);)
-
-static FILE *file(void)
+FILE *nvml_file(void)
 {
 	const char *path = getenv("STANDIN_NVML");
 
 	return path ? fopen(path, "re") : NULL;
 }
 
-static FILE *closed(FILE *file)
+FILE *nvml_closed(FILE *file)
 {
 	fclose(file);
 	return NULL;
@@ -50,7 +41,7 @@ static void pause_ms(long ms)
 		;
 }
 
-static int enter(const char *function)
+int nvml_enter(const char *function)
 {
 	long seconds = 0;
 
@@ -75,45 +66,15 @@ static int enter(const char *function)
 	return faults_enter(function);
 }
 
-#define ENTER(name)                                                                                          \
-	do {                                                                                                 \
-		int fault_ = enter(#name);                                                                   \
-		if (fault_)                                                                                  \
-			return fault_;                                                                       \
-	} while (0)
-
-#define ENTER_FIRST_ONLY(name, device)                                                                       \
-	do {                                                                                                 \
-		ENTER(name);                                                                                 \
-		if (SECOND(device))                                                                          \
-			return NOT_SUPPORTED;                                                                \
-	} while (0)
-
 int standin_generic(const char *function)
 {
-	return enter(function);
+	return nvml_enter(function);
 }
 
-static int text(char *out, unsigned int length, const char *value)
+int nvml_text(char *out, unsigned int length, const char *value)
 {
 	return (unsigned int)snprintf(out, length, "%s", value) < length ? 0 : INSUFFICIENT_SIZE;
 }
-
-#define READING(function, type, first, second)                                                               \
-	int impl_##function(void *device, type *out)                                                         \
-	{                                                                                                    \
-		ENTER(function);                                                                             \
-		*out = SECOND(device) ? (second) : (first);                                                  \
-		return 0;                                                                                    \
-	}
-
-#define READING_OF_FIRST(function, type, value)                                                              \
-	int impl_##function(void *device, type *out)                                                         \
-	{                                                                                                    \
-		ENTER_FIRST_ONLY(function, device);                                                          \
-		*out = (value);                                                                              \
-		return 0;                                                                                    \
-	}
 
 READING(nvmlDeviceGetIndex, unsigned int, 0, 1)
 READING(nvmlDeviceGetMinorNumber, unsigned int, 0, 1)
@@ -172,21 +133,6 @@ int impl_nvmlDeviceGetTotalEccErrors(void *device, int uncorrected, int aggregat
 	return 0;
 }
 
-int impl_nvmlDeviceGetFieldValues(void *device, int count, struct field_value *values)
-{
-	enum { MEMORY_TEMPERATURE = 82, UNSIGNED_INT = 1 };
-
-	ENTER(nvmlDeviceGetFieldValues);
-	for (int i = 0; i < count; i++) {
-		int known = values[i].field == MEMORY_TEMPERATURE && !SECOND(device);
-
-		values[i].result = known ? 0 : NOT_SUPPORTED;
-		values[i].type = UNSIGNED_INT;
-		values[i].value.number = 52;
-	}
-	return 0;
-}
-
 int impl_nvmlDeviceGetCount_v2(unsigned int *count)
 {
 	ENTER(nvmlDeviceGetCount_v2);
@@ -203,29 +149,42 @@ int impl_nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device)
 
 int impl_nvmlDeviceGetName(void *device, char *name, unsigned int length)
 {
+	struct instance instance;
+	char own[60];
+
 	ENTER(nvmlDeviceGetName);
-	return text(name, length, SECOND(device) ? "Stand-in GPU 1" : "Stand-in GPU 0");
+	if (!nvml_instance(device, &instance))
+		return nvml_text(name, length, SECOND(device) ? "Stand-in GPU 1" : "Stand-in GPU 0");
+	snprintf(own, sizeof(own), "Stand-in GPU %u MIG %s", instance.gpu, instance.profile);
+	return nvml_text(name, length, own);
 }
 
 /* the same names as in the stand-in driver */
 int impl_nvmlDeviceGetUUID(void *device, char *uuid, unsigned int length)
 {
+	struct instance instance;
+	char own[60];
+
 	ENTER(nvmlDeviceGetUUID);
-	return text(uuid, length,
-		    SECOND(device) ? "GPU-12233445-5667-7889-9aab-bccddeef0012"
-				   : "GPU-11223344-5566-7788-99aa-bbccddeeff11");
+	if (!nvml_instance(device, &instance))
+		return nvml_text(uuid, length,
+				 SECOND(device) ? "GPU-12233445-5667-7889-9aab-bccddeef0012"
+						: "GPU-11223344-5566-7788-99aa-bbccddeeff11");
+	snprintf(own, sizeof(own), "MIG-00000000-0000-0000-%04u-%08u%04u", instance.gpu,
+		 instance.gpu_instance, instance.compute_instance);
+	return nvml_text(uuid, length, own);
 }
 
 int impl_nvmlSystemGetDriverVersion(char *version, unsigned int length)
 {
 	ENTER(nvmlSystemGetDriverVersion);
-	return text(version, length, "0.0.0-standin");
+	return nvml_text(version, length, "0.0.0-standin");
 }
 
 int impl_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
 	ENTER(nvmlSystemGetNVMLVersion);
-	return text(version, length, "13.0.0-standin");
+	return nvml_text(version, length, "13.0.0-standin");
 }
 
 int impl_nvmlSystemGetCudaDriverVersion_v2(int *version)
@@ -245,7 +204,16 @@ int impl_nvmlDeviceGetMemoryInfo(void *device, struct memory *memory)
 
 int impl_nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory)
 {
-	ENTER_FIRST_ONLY(nvmlDeviceGetMemoryInfo_v2, device);
+	struct instance instance;
+
+	ENTER(nvmlDeviceGetMemoryInfo_v2);
+	if (nvml_instance(device, &instance)) {
+		*memory = (struct memory_v2){memory->version, 10ULL << 30, 0, (10ULL << 30) - instance.bytes,
+					     instance.bytes};
+		return 0;
+	}
+	if (SECOND(device))
+		return NOT_SUPPORTED;
 	*memory = (struct memory_v2){memory->version, 80ULL << 30, 1ULL << 30, 77ULL << 30, 2ULL << 30};
 	return 0;
 }
@@ -378,70 +346,7 @@ int impl_nvmlDeviceGetPciInfo_v3(void *device, struct pci_info *pci)
 	return 0;
 }
 
-int impl_nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pending)
-{
-	(void)device;
-	ENTER(nvmlDeviceGetMigMode);
-	*current = *pending = 0;
-	return 0;
-}
-
 const char *impl_nvmlErrorString(int result)
 {
 	return result ? "stand-in error" : "success";
-}
-
-/* only the first device is new enough */
-int impl_nvmlGpmQueryDeviceSupport(void *device, struct gpm_support *support)
-{
-	ENTER(nvmlGpmQueryDeviceSupport);
-	support->is_supported = !SECOND(device);
-	return 0;
-}
-
-int impl_nvmlGpmSampleAlloc(struct gpm_sample **sample)
-{
-	ENTER(nvmlGpmSampleAlloc);
-	*sample = calloc(1, sizeof(**sample));
-	return *sample ? 0 : INSUFFICIENT_SIZE;
-}
-
-int impl_nvmlGpmSampleFree(struct gpm_sample *sample)
-{
-	ENTER(nvmlGpmSampleFree);
-	free(sample);
-	return 0;
-}
-
-int impl_nvmlGpmSampleGet(void *device, struct gpm_sample *sample)
-{
-	ENTER_FIRST_ONLY(nvmlGpmSampleGet, device);
-	*sample = (struct gpm_sample){device, 1};
-	return 0;
-}
-
-/* It has no NVLink: metrics from 60 on are not supported, unless the file has one. */
-int impl_nvmlGpmMetricsGet(struct gpm_metrics *metrics)
-{
-	enum { FIRST_OF_NVLINK = 60 };
-
-	ENTER(nvmlGpmMetricsGet);
-	if (!metrics->samples[0]->is_taken || !metrics->samples[1]->is_taken)
-		return INVALID_ARGUMENT;
-	for (struct gpm_metric *one = metrics->metrics; one < metrics->metrics + metrics->count; one++) {
-		one->result = one->metric < FIRST_OF_NVLINK ? 0 : NOT_SUPPORTED;
-		one->value = 0;
-		EACH_LINE(line)
-		{
-			unsigned int gpu, metric;
-			double value;
-
-			if (sscanf(line, "gpm %u %u %lf", &gpu, &metric, &value) == 3 &&
-			    metric == one->metric && DEVICE(gpu) == metrics->samples[1]->device) {
-				one->result = 0;
-				one->value = value;
-			}
-		}
-	}
-	return 0;
 }

@@ -74,6 +74,13 @@ struct gpm_support {
 struct gpm_sample {
 	void *device;
 	int is_taken;
+	unsigned int gpu_instance;
+};
+
+struct attributes {
+	unsigned int multiprocessors, copy_engines, decoders, encoders, jpeg, optical_flow;
+	unsigned int gpu_slices, compute_slices;
+	unsigned long long memory_mib;
 };
 
 #endif

@@ -160,7 +160,7 @@ impl Builder {
             Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
             Parts::All => {}
         }
-        self.library(Library::Nvml, &["nvml.c", "faults.c"], None)?;
+        self.library(Library::Nvml, &["nvml.c", "nvml_health.c", "nvml_mig.c", "faults.c"], None)?;
         self.library(Library::Nccl, &["nccl.c", "faults.c"], None)?;
         self.library(Library::C10, &["c10.c", "faults.c"], None)?;
         self.c10_cuda()?;

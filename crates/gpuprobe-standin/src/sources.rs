@@ -10,7 +10,7 @@ macro_rules! sources {
 sources! {
     "bench_driver.S", "bench_driver.c", "c10.c", "c10_cuda.cpp", "c10_cuda.h", "cuda_types.h", "cupti.c", "cupti.h", "cupti_records.c", "driver.h", "driver_context.c", "driver_copies.c", "driver_device.c", "driver_graphs.c",
     "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_gpu_ops.c", "driver_trace.c", "faults.c", "faults.h",
-    "gpu_code.c", "gpu_op.h", "inner_calls.def", "nccl.c", "nvml.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
+    "gpu_code.c", "gpu_op.h", "inner_calls.def", "nccl.c", "nvml.c", "nvml.h", "nvml_health.c", "nvml_mig.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
     "runtime_memory.c", "runtime_gpu_ops.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/rare_call.c", "workloads/bench.c", "workloads/brief.c", "workloads/callers.c",

@@ -1,7 +1,6 @@
 //! Reads what the parts of a GPU did between two readings, by GPM.
 
 use gpuprobe_event::gpu_activity::{Activity, Part, Share, Traffic};
-use nvml_wrapper::Device;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 
@@ -29,27 +28,19 @@ const TRAFFIC: [GpmMetricId; Traffic::ALL.len()] = [
 ];
 const MIB: f64 = 1_048_576.0;
 
-/// The last sample of a GPU. The activity is computed between two samples.
-#[derive(Debug)]
+/// The last sample of a GPU, or of an instance of one. The activity is computed between two samples.
+#[derive(Debug, Default)]
 pub(super) struct ActivityReader<'a> {
-    is_supported: bool,
     before: Option<GpmSample<'a>>,
 }
 
 impl<'a> ActivityReader<'a> {
-    pub(super) fn new(device: &Device<'a>) -> Self {
-        Self { is_supported: device.gpm_support().unwrap_or(false), before: None }
-    }
-
-    /// `None` if the GPU does not support it, the first time, and if NVML fails.
-    pub(super) fn read(&mut self, device: &Device<'a>) -> Option<Activity> {
-        if !self.is_supported {
-            return None;
-        }
-        let now = device.gpm_sample().ok()?;
+    /// `None` the first time, and if NVML fails.
+    pub(super) fn read(&mut self, now: GpmSample<'a>) -> Option<Activity> {
         let before = self.before.replace(now)?;
+        let now = self.before.as_ref()?;
         let wanted: Vec<GpmMetricId> = PARTS.into_iter().chain(TRAFFIC).collect();
-        let read = gpm_metrics_get(device.nvml(), &before, self.before.as_ref()?, &wanted).ok()?;
+        let read = gpm_metrics_get(now.nvml(), &before, now, &wanted).ok()?;
         let mut values = read.into_iter().map(|result| result.ok().map(|metric| metric.value));
         let mut next = || values.next().flatten();
         Some(Activity {

@@ -1,18 +1,23 @@
 //! Reads the state of every GPU. If the driver or a GPU does not support a function, only its field is missing.
 
-use gpuprobe_event::gpu_state::{EccErrors, GpuId, GpuMemory};
+use std::time::Instant;
+
+use gpuprobe_event::gpu_health::GpuHealth;
+use gpuprobe_event::gpu_state::{EccErrors, EncoderSessions, GpuId, GpuMemory};
 use gpuprobe_event::{GpuState, PciAddress, Uuid};
 use nvml_wrapper::enum_wrappers::device::{
     Clock, EccCounter, MemoryError, PcieUtilCounter, PerformanceState, TemperatureSensor,
 };
-use nvml_wrapper::enums::device::SampleValue;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::NVML_FI_DEV_MEMORY_TEMP;
 use nvml_wrapper::{Device, Nvml};
 
 use super::gpu_activity_reader::ActivityReader;
+use super::gpu_health_reader::health;
 use super::gpu_processes::merged;
+use super::mig_reader::MigReader;
+use super::raw_values::{fields, jpeg_percent, optical_flow_percent};
+use super::seldom::Seldom;
 
 /// The clocks of [`gpuprobe_event::gpu_state::Clock::ALL`], in that order.
 const CLOCKS: [Clock; 4] = [Clock::Graphics, Clock::SM, Clock::Memory, Clock::Video];
@@ -31,7 +36,10 @@ struct Gpu<'a> {
     id: GpuId,
     /// The newest sample of process utilization that was read, on NVML's clock.
     seen_until: u64,
+    has_gpm: bool,
     activity: ActivityReader<'a>,
+    mig: MigReader<'a>,
+    health: Seldom<GpuHealth>,
 }
 
 impl<'a> Reader<'a> {
@@ -40,7 +48,15 @@ impl<'a> Reader<'a> {
         let open = |index: u8| {
             let device = nvml.device_by_index(index.into()).ok()?;
             let id = id(&device, index);
-            Some(Gpu { activity: ActivityReader::new(&device), device, id, seen_until: 0 })
+            Some(Gpu {
+                has_gpm: device.gpm_support().unwrap_or(false),
+                device,
+                id,
+                seen_until: 0,
+                activity: ActivityReader::default(),
+                mig: MigReader::default(),
+                health: Seldom::default(),
+            })
         };
         let gpus = (0..u8::try_from(count).unwrap_or(u8::MAX)).filter_map(open).collect();
         Ok(Self { gpus, count })
@@ -65,7 +81,8 @@ impl<'a> Reader<'a> {
         if nvml.device_count()? != self.count {
             return Err(NvmlError::NotFound);
         }
-        Ok(self.gpus.iter_mut().map(Gpu::read).collect())
+        let now = Instant::now();
+        Ok(self.gpus.iter_mut().map(|gpu| gpu.read(now)).collect())
     }
 }
 
@@ -80,9 +97,10 @@ fn id(device: &Device<'_>, index: u8) -> GpuId {
 }
 
 impl Gpu<'_> {
-    fn read(&mut self) -> GpuState {
+    fn read(&mut self, now: Instant) -> GpuState {
         let device = &self.device;
         let busy = device.utilization_rates().ok();
+        let sample = if self.has_gpm { device.gpm_sample().ok() } else { None };
         GpuState {
             id: self.id.clone(),
             busy_percent: busy.as_ref().map(|busy| busy.gpu),
@@ -108,7 +126,16 @@ impl Gpu<'_> {
                 .ok()
                 .filter(|state| *state != PerformanceState::Unknown)
                 .map(|state| state.as_c()),
-            activity: self.activity.read(device),
+            activity: sample.and_then(|sample| self.activity.read(sample)),
+            video_percent: [
+                device.encoder_utilization().ok().map(|encoder| encoder.utilization),
+                device.decoder_utilization().ok().map(|decoder| decoder.utilization),
+                jpeg_percent(device),
+                optical_flow_percent(device),
+            ],
+            encoder_sessions: encoder_sessions(device),
+            mig: self.mig.read(device, self.has_gpm, now),
+            health: self.health.get(now, || health(device)).clone(),
             processes: self.processes(),
         }
     }
@@ -129,7 +156,7 @@ impl Gpu<'_> {
 }
 
 /// The newer function also reports the memory that the driver reserves; drivers before 510 have only the older one.
-fn memory(device: &Device<'_>) -> Option<GpuMemory> {
+pub(super) fn memory(device: &Device<'_>) -> Option<GpuMemory> {
     if let Ok(memory) = device.memory_info() {
         return Some(GpuMemory {
             used_bytes: memory.used,
@@ -154,15 +181,18 @@ fn memory(device: &Device<'_>) -> Option<GpuMemory> {
 }
 
 fn memory_celsius(device: &Device<'_>) -> Option<u32> {
-    let fields = device.field_values_for(&[FieldId(NVML_FI_DEV_MEMORY_TEMP)]).ok()?;
-    match fields.into_iter().next()?.ok()?.value.ok()? {
-        SampleValue::U32(celsius) => Some(celsius),
-        SampleValue::U64(celsius) => u32::try_from(celsius).ok(),
-        SampleValue::I64(celsius) => u32::try_from(celsius).ok(),
-        SampleValue::F64(_) => None,
-    }
+    let [celsius] = fields(device, 0, [NVML_FI_DEV_MEMORY_TEMP]);
     // GPUs without this sensor report 0
-    .filter(|celsius| *celsius > 0)
+    celsius.and_then(|celsius| u32::try_from(celsius).ok()).filter(|celsius| *celsius > 0)
+}
+
+fn encoder_sessions(device: &Device<'_>) -> Option<EncoderSessions> {
+    let sessions = device.encoder_stats().ok()?;
+    Some(EncoderSessions {
+        count: sessions.session_count,
+        frames_per_second: sessions.average_fps,
+        latency_us: sessions.average_latency,
+    })
 }
 
 fn throughput(device: &Device<'_>, direction: PcieUtilCounter) -> Option<u64> {

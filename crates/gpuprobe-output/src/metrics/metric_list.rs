@@ -2,8 +2,8 @@
 
 use super::metric::{Kind, Metric, PROCESS, metric, process_labels, with_unit};
 use super::{
-    budget_metrics, collect, gpu_time_metrics, histograms, nvml_metrics, process_counters, self_metrics,
-    tensor_metrics,
+    budget_metrics, collect, gpu_health_metrics, gpu_time_metrics, histograms, mig_metrics, nvml_metrics,
+    process_counters, self_metrics, tensor_metrics, video_metrics,
 };
 
 /// `gpu` is the host's number of a GPU. If that is unknown it is the process's own number, and `numbering` says so.
@@ -18,6 +18,9 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
     of_processes
         .chain(histograms::METRICS)
         .chain(nvml_metrics::METRICS)
+        .chain(video_metrics::METRICS)
+        .chain(gpu_health_metrics::METRICS)
+        .chain(mig_metrics::METRICS)
         .chain(self_metrics::METRICS)
         .chain(budget_metrics::METRICS)
         .chain(tensor_metrics::METRICS)

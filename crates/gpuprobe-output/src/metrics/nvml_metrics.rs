@@ -9,12 +9,12 @@ use super::collect::{begin_named, begin_process};
 use super::metric::{Kind, Metric, metric, process_labels, with_unit};
 use super::samples::Samples;
 
-const GPU: &[&str] = &["gpu", "uuid", "name"];
-const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
+pub(super) const GPU: &[&str] = &["gpu", "uuid", "name"];
+pub(super) const ECC: &[&str] = &["gpu", "uuid", "name", "severity"];
 const USER: &[&str] = process_labels!["gpu"];
 
 /// A value and how many of its digits are decimal places.
-type Reading = Option<(u64, u8)>;
+pub(super) type Reading = Option<(u64, u8)>;
 
 const fn gauge(
     family: &'static str,
@@ -231,7 +231,7 @@ fn up(snapshot: &Snapshot, samples: &mut Samples) {
     }
 }
 
-fn whole(n: impl Into<u64>) -> Reading {
+pub(super) fn whole(n: impl Into<u64>) -> Reading {
     Some((n.into(), 0))
 }
 
@@ -243,7 +243,11 @@ fn percent(n: Option<u32>) -> Reading {
     Some((n?.into(), 2))
 }
 
-fn each(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuState) -> Reading) {
+pub(super) fn flag(is_so: Option<bool>) -> Reading {
+    whole(is_so?)
+}
+
+pub(super) fn each(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuState) -> Reading) {
     each_of(snapshot, |labels, gpu| {
         if let Some((n, places)) = value(gpu) {
             samples.decimal(&labels, n, places);
@@ -251,7 +255,7 @@ fn each(snapshot: &Snapshot, samples: &mut Samples, value: impl Fn(&GpuState) ->
     });
 }
 
-fn each_of(snapshot: &Snapshot, mut then: impl FnMut([&str; 3], &GpuState)) {
+pub(super) fn each_of(snapshot: &Snapshot, mut then: impl FnMut([&str; 3], &GpuState)) {
     for gpu in &snapshot.gpu_states.gpus {
         let id = &gpu.state.id;
         let (number, uuid) = (gpu.gpu.to_string(), id.uuid.map(|uuid| uuid.to_string()).unwrap_or_default());
@@ -309,8 +313,20 @@ fn pcie(snapshot: &Snapshot, samples: &mut Samples) {
 }
 
 fn ecc(snapshot: &Snapshot, samples: &mut Samples, errors: fn(&GpuState) -> EccErrors) {
+    by_severity(snapshot, samples, |gpu| {
+        let EccErrors { corrected, uncorrected } = errors(gpu);
+        (corrected, uncorrected)
+    });
+}
+
+/// Two counts of each GPU: of corrected and of uncorrected errors.
+pub(super) fn by_severity(
+    snapshot: &Snapshot,
+    samples: &mut Samples,
+    counts: impl Fn(&GpuState) -> (Option<u64>, Option<u64>),
+) {
     each_of(snapshot, |[gpu, uuid, name], state| {
-        let EccErrors { corrected, uncorrected } = errors(state);
+        let (corrected, uncorrected) = counts(state);
         for (severity, count) in [("corrected", corrected), ("uncorrected", uncorrected)] {
             if let Some(count) = count {
                 samples.number(&[gpu, uuid, name, severity], count);

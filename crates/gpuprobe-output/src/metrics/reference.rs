@@ -72,6 +72,7 @@ const LABELS: &[(&str, &str)] = &[
         "command",
         "The command of an ioctl, by its name in NVIDIA's public headers; a number if it has no name, and `other` for all commands without a series of their own.",
     ),
+    ("compute_instance", "The number of a compute instance of a GPU instance (MIG)."),
     ("container", "The name of the container in its pod, if it is known from the kubelet of the host."),
     ("container_id", "The id of the container of the process, from its cgroup."),
     (
@@ -83,10 +84,17 @@ const LABELS: &[(&str, &str)] = &[
         "ended",
         "When series of processes ended and their counters were added to this sum, in seconds since 1970; see above.",
     ),
-    ("engine", "The engine of a GPU: compute, memory, encoder, decoder."),
-    ("error", "The name of the error in CUDA's headers."),
+    (
+        "engine",
+        "The engine of a GPU: `sm` (multiprocessors), `memory`, `encoder`, `decoder`, `jpeg`, `optical_flow`.",
+    ),
+    (
+        "error",
+        "The name of the error in CUDA's headers; of an NVLink: `replay`, `recovery` and `crc`, or on Blackwell and later `malformed_packet`, `buffer_overrun`, `receive`, `receive_remote`, `receive_general`, `local_integrity`, `transmit_discard`, `recovery_successful`, `recovery_failed`, `effective` (after correction) and `symbol`.",
+    ),
     ("function", "The function of the API, without the suffixes of variants that are the same call."),
     ("gpu", "The host's number of a GPU, in the order of PCI addresses; see `numbering`."),
+    ("gpu_instance", "The number of a GPU instance (MIG) of a GPU."),
     (
         "kernel",
         "The name of the CUDA kernel, demangled and cut to 200 bytes; `other` is the sum of all without a series of their own. Each process has 20 series, and two more each time its launches double, for kernels among its 20 most launched. A series stays, and launches before it began stay in `other`.",
@@ -102,6 +110,7 @@ const LABELS: &[(&str, &str)] = &[
         "memory",
         "The kind of host memory of a copy: `pinned`, `pageable`, `managed`, or `unknown` if the process may have pinned it before it was observed.",
     ),
+    ("mig_uuid", "The UUID of a MIG instance, as `CUDA_VISIBLE_DEVICES` accepts it."),
     ("mode", "`sync` if the call waits for the copy, otherwise `async`."),
     ("name", "The GPU's model."),
     ("namespace", "The Kubernetes namespace of the pod."),
@@ -109,6 +118,7 @@ const LABELS: &[(&str, &str)] = &[
         "numbering",
         "`process` if the GPU of the host is not known: `gpu` is then the number that the process uses.",
     ),
+    ("nvlink", "The number of an NVLink of a GPU."),
     (
         "part",
         "The part of a GPU: `graphics` (any engine for compute or graphics), `sm` (multiprocessors with at least one warp), `sm_occupancy` (warps), `tensor` (tensor cores, also by the type of their numbers: `tensor_fp64`, `tensor_fp16`, `tensor_integer`), `dram` (bandwidth), `fp64`, `fp32`, `fp16`, `integer`.",
@@ -122,6 +132,7 @@ const LABELS: &[(&str, &str)] = &[
     ("pod", "The Kubernetes pod of the process."),
     ("process", "The name of the process in the Linux kernel."),
     ("processor", "The processor that accessed unified memory that was elsewhere: `cpu` or `gpu`."),
+    ("profile", "The profile of a MIG instance, which is its size: `1g.18gb` is one slice with 18 GB."),
     (
         "reason",
         "The reason: why a file or a function of the Linux kernel is not probed, why the clocks of a GPU are reduced, or why a connection was refused.",
@@ -130,7 +141,7 @@ const LABELS: &[(&str, &str)] = &[
         "result",
         "The result of a request: `accepted`, `busy` (the receiver asked to send it again), `refused`, or `unreachable` (no connection, or no answer in time).",
     ),
-    ("severity", "Whether an error was corrected."),
+    ("severity", "Whether errors were corrected: `corrected` or `uncorrected`."),
     ("signal", "`metrics` or `logs`."),
     ("site", "The call site: function and line, and the caller if that is ambiguous; `other` is the rest."),
     (

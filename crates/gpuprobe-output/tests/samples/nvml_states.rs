@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
 use gpuprobe_event::gpu_activity::{Activity, Share};
-use gpuprobe_event::gpu_state::{EccErrors, GpuId, GpuMemory, XidCount};
+use gpuprobe_event::gpu_health::{GpuHealth, NvLink, NvLinkError, RemappedRows, RetiredPages};
+use gpuprobe_event::gpu_state::{EccErrors, EncoderSessions, GpuId, GpuMemory, XidCount};
+use gpuprobe_event::mig::{Mig, MigInstance};
 use gpuprobe_event::{GpuProcess, GpuReadings, GpuState, PciAddress, Tgid, Uuid};
 
 use super::MIB;
@@ -15,6 +17,57 @@ fn activity() -> Activity {
     Activity {
         shares: percent.map(Share::from_percent),
         bytes_per_second: [Some(1_500_000_000), Some(2_000_000), None, None],
+    }
+}
+
+/// Two instances, the second with two compute instances that share its memory; it has no GPM yet.
+fn mig() -> Mig {
+    let instance = |gpu_instance, compute_instance, profile: &str, used: Option<u64>| MigInstance {
+        gpu_instance,
+        compute_instance,
+        uuid: format!("MIG-{gpu_instance}-{compute_instance}\""),
+        profile: profile.to_owned(),
+        multiprocessors: used.map(|_| 16),
+        memory: used.map(|used_bytes| GpuMemory {
+            used_bytes,
+            free_bytes: 9,
+            reserved_bytes: None,
+            total_bytes: 10,
+        }),
+    };
+    Mig {
+        is_enabled: true,
+        will_be_enabled: false,
+        instances: vec![
+            instance(7, 0, "1g.18gb", Some(1)),
+            instance(1, 0, "1c.2g.35gb", Some(2)),
+            instance(1, 1, "1c.2g.35gb", None),
+        ],
+        activities: vec![(7, activity())],
+    }
+}
+
+/// An NVLink that is up and one that is down.
+fn health() -> GpuHealth {
+    let mut up = NvLink {
+        number: 0,
+        is_up: true,
+        bytes_per_second: Some(26_562_000_000),
+        received_bytes: Some(1024),
+        sent_bytes: Some(2048),
+        ..NvLink::default()
+    };
+    up.errors[NvLinkError::Replay as usize] = Some(3);
+    up.errors[NvLinkError::Crc as usize] = Some(0);
+    GpuHealth {
+        rows: RemappedRows {
+            corrected: Some(2),
+            uncorrected: Some(1),
+            is_pending: Some(true),
+            has_failed: Some(false),
+        },
+        pages: RetiredPages { corrected: Some(4), uncorrected: None, is_pending: Some(false) },
+        nvlinks: vec![up, NvLink { number: 17, ..NvLink::default() }],
     }
 }
 
@@ -51,6 +104,10 @@ fn first() -> GpuState {
         fan_percent: Some(35),
         performance_state: Some(0),
         activity: Some(activity()),
+        video_percent: [Some(12), Some(0), None, Some(100)],
+        encoder_sessions: Some(EncoderSessions { count: 2, frames_per_second: 60, latency_us: 4_321 }),
+        mig: Some(mig()),
+        health: health(),
         processes: vec![
             GpuProcess { pid: Tgid(4242), memory_bytes: Some(520 * MIB), busy_percent: Some([98, 6, 0, 0]) },
             GpuProcess { pid: Tgid(5000), memory_bytes: Some(380 * MIB), busy_percent: None },
@@ -67,6 +124,9 @@ fn second() -> GpuState {
         celsius: Some(60),
         power_mw: Some(9),
         throttled: Some(1),
+        // no session has no average
+        encoder_sessions: Some(EncoderSessions::default()),
+        mig: Some(Mig::default()),
         processes: vec![
             GpuProcess { pid: Tgid(4242), memory_bytes: Some(4_000_000), busy_percent: None },
             GpuProcess { pid: Tgid(5000), memory_bytes: None, busy_percent: None },

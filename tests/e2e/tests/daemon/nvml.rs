@@ -20,6 +20,9 @@ use serde_json::json;
 /// The maximum time of a scrape on a busy machine; NVML stalls for far longer.
 const SOON: Duration = Duration::from_secs(5);
 const STALLED: &str = "block nvmlDeviceGetPowerUsage 300\n";
+/// NVML's first GPU is partitioned; the compute instances of its second GPU instance share memory.
+const INSTANCES: &str =
+    "mig 0 7 0 1g.10gb 1073741824\nmig 0 3 0 1c.2g.20gb 4096\nmig 0 3 1 1c.2g.20gb 4096\n";
 
 /// A host with one GPU more than NVML sees, listed before the others, so that its numbers are not NVML's.
 struct Host {
@@ -34,7 +37,7 @@ impl Host {
         fixtures::copies(&built, folder.path(), &["libcuda.so.1", "gpus"]);
         let driver = driver_folder(folder.path());
         list(folder.path(), "0000:00:00.0", "GPU-99999999-9999-9999-9999-999999999999", 0);
-        fs::write(folder.path().join("nvml"), "").unwrap();
+        fs::write(folder.path().join("nvml"), INSTANCES).unwrap();
         let (nvml, library) =
             (shown(built.library(Library::Nvml)), shown(folder.path().join("libcuda.so.1")));
         let tier = tiers::best();
@@ -112,7 +115,7 @@ fn expected() -> BTreeSet<String> {
     first.iter().map(|text| line(0, text)).chain(second).collect()
 }
 
-const FIRST: [&str; 26] = [
+const FIRST: [&str; 50] = [
     "utilization_ratio 0.42",
     "memory_utilization_ratio 0.07",
     "memory_used_bytes 2147483648",
@@ -139,6 +142,30 @@ const FIRST: [&str; 26] = [
     "ecc_lifetime_errors_total severity=uncorrected 101",
     "fan_ratio 0.30",
     "performance_state 0",
+    "video_utilization_ratio engine=encoder 0.35",
+    "video_utilization_ratio engine=decoder 0.12",
+    "video_utilization_ratio engine=jpeg 0.04",
+    "video_utilization_ratio engine=optical_flow 0.00",
+    "encoder_sessions 2",
+    "encoder_frames_per_second 60",
+    "encoder_latency_seconds 0.001500",
+    "remapped_rows_total severity=corrected 3",
+    "remapped_rows_total severity=uncorrected 2",
+    "row_remap_pending 1",
+    "row_remap_failed 0",
+    "retired_pages_total severity=corrected 2",
+    "retired_pages_total severity=uncorrected 0",
+    "page_retirement_pending 1",
+    "nvlink_up nvlink=0 1",
+    "nvlink_up nvlink=1 0",
+    "nvlink_speed_bytes_per_second nvlink=0 26562000000",
+    "nvlink_bytes_total nvlink=0,direction=rx 4194304",
+    "nvlink_bytes_total nvlink=0,direction=tx 2097152",
+    "nvlink_errors_total nvlink=0,error=replay 5",
+    "nvlink_errors_total nvlink=0,error=recovery 6",
+    "nvlink_errors_total nvlink=0,error=crc 7",
+    "mig_enabled 1",
+    "mig_enabled_after_reset 1",
 ];
 const SECOND: [&str; 11] = [
     "utilization_ratio 0.00",
@@ -181,6 +208,45 @@ fn assert_activity(host: &Host, first: &BTreeSet<String>) {
     });
 }
 
+/// The instances of the first GPU.
+fn assert_instances(host: &Host, metrics: &Metrics) {
+    let of = |metrics: &Metrics| lines(metrics, "gpuprobe_mig_", &["gpuprobe_mig_activity_ratio"]);
+    let instance = |(gpu_instance, compute_instance, profile, used): (u32, u32, &str, u64)| {
+        let uuid = format!("MIG-00000000-0000-0000-0000-{gpu_instance:08}{compute_instance:04}");
+        let labels = format!(
+            "gpu=\"1\",gpu_instance=\"{gpu_instance}\",compute_instance=\"{compute_instance}\",profile=\"{profile}\",\
+             mig_uuid=\"{uuid}\""
+        );
+        let total = 10_u64 << 30;
+        let values = [
+            ("multiprocessors", 16),
+            ("memory_used_bytes", used),
+            ("memory_free_bytes", total - used),
+            ("memory_total_bytes", total),
+        ];
+        values.map(|(name, value)| format!("gpuprobe_mig_{name}{{{labels}}} {value}"))
+    };
+    let instances =
+        [(7, 0, "1g.10gb", 1 << 30), (3, 0, "1c.2g.20gb", 4096), (3, 1, "1c.2g.20gb", 4096)].map(instance);
+    assert_eq!(of(metrics), instances.into_iter().flatten().collect::<BTreeSet<_>>());
+    host.set("gpm-mig 0 7 2 50\ngpm-mig 0 3 5 12.5\n");
+    let share = |instance: u32, part: &str, value: &str| {
+        format!(
+            "gpuprobe_mig_activity_ratio{{gpu=\"1\",gpu_instance=\"{instance}\",part=\"{part}\"}} {value}"
+        )
+    };
+    let wanted = [
+        share(7, "sm", "0.500000"),
+        share(7, "tensor", "0.000000"),
+        share(3, "sm", "0.000000"),
+        share(3, "tensor", "0.125000"),
+    ];
+    host.daemon.until(PATIENCE, "the activity of each GPU instance", |metrics| {
+        let lines = lines(metrics, "gpuprobe_mig_activity_ratio", &[]);
+        wanted.iter().all(|line| lines.contains(line)) && lines.len() == 24
+    });
+}
+
 #[bpf_test(alone)]
 fn gpus_and_processes_are_as_nvml_reports_and_a_stalled_nvml_delays_nothing() {
     let mut host = Host::start();
@@ -188,6 +254,7 @@ fn gpus_and_processes_are_as_nvml_reports_and_a_stalled_nvml_delays_nothing() {
     let (activity, others): (BTreeSet<_>, BTreeSet<_>) =
         readings(&metrics).into_iter().partition(|line| ACTIVITY.iter().any(|name| line.starts_with(name)));
     assert_eq!(others, expected());
+    assert_instances(&host, &metrics);
     assert_activity(&host, &activity);
     assert_processes(&mut host);
     assert_errors(&host);
@@ -323,6 +390,7 @@ fn a_host_without_nvml_is_reported_once_and_has_everything_else() {
     let metrics = daemon.scrape();
     assert!(metrics.text.contains("\ngpuprobe_nvml_up 0\n"), "{}", metrics.text);
     assert_eq!(readings(&metrics), BTreeSet::new());
+    assert_eq!(lines(&metrics, "gpuprobe_mig_", &[]), BTreeSet::new());
 }
 
 #[test]
