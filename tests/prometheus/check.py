@@ -21,6 +21,8 @@ PAUSES = 7
 # the values of Grafana's variables with a scrape interval of 15 seconds
 RATE_INTERVAL, INTERVAL = "1m", "15s"
 RULES = "packaging/prometheus/rules.yml"
+# an instance of NVML's first GPU, as its stand-in reads it
+INSTANCE = "mig 0 7 0 1g.10gb 4096\n"
 DASHBOARD, GPM_DASHBOARD = "packaging/grafana/gpuprobe.json", "packaging/grafana/gpuprobe-gpm.json"
 # the memory of a process that the stand-in of NVML reports
 NVML_BYTES = 5 << 30
@@ -280,6 +282,11 @@ def check_gpus(prometheus, pid):
     active = prometheus.by("part", 'gpuprobe_gpu_activity_ratio{gpu="0", part=~"sm|tensor|dram"}')
     same("activity by GPM", active, {"sm": 0.864, "tensor": 0.83, "dram": 0.15125})
     same("NVLink by GPM", prometheus.by("link", 'gpuprobe_gpu_traffic_bytes_per_second{direction="rx", link="nvlink"}'), {"nvlink": 1.5 * 2**20})
+    same("remapped rows", prometheus.by("severity", "gpuprobe_gpu_remapped_rows_total"), {"corrected": 3, "uncorrected": 2})
+    same("NVLinks", prometheus.by("nvlink", "gpuprobe_gpu_nvlink_up"), {"0": 1, "1": 0})
+    same("errors of NVLinks", prometheus.by("error", "gpuprobe_gpu_nvlink_errors_total"), {"replay": 5, "recovery": 6, "crc": 7})
+    same("encoder", prometheus.by("engine", 'gpuprobe_gpu_video_utilization_ratio{engine="encoder"}'), {"encoder": 0.35})
+    same("MIG", prometheus.by("profile", "gpuprobe_mig_memory_used_bytes"), {"1g.10gb": 4096})
     same("power", prometheus.by("gpu", 'gpuprobe_gpu_power_watts{gpu="0"}'), {"0": 123.456})
     same("memory of a process", prometheus.by("gpu", f'gpuprobe_gpu_process_memory_bytes{{pid="{pid}"}}'), {"0": NVML_BYTES})
     same("XIDs", prometheus.by("xid", "gpuprobe_xid_errors_total"), {"79": 1})
@@ -344,7 +351,8 @@ def main(probe, standins, binaries, folder):
     for name, own in (FILES | PROGRAMS | {"short": SHORT}).items():
         shutil.copy(f"{standins}/{SOURCES.get(name, name)}", f"{folder}/{own}")
     nvml = f"{folder}/nvml"
-    open(nvml, "w").close()
+    with open(nvml, "w") as file:
+        file.write(INSTANCE)
     # not the driver folder of this machine, so that its GPUs are not added to those of the NVML stand-in
     options = ["-p", f"{folder}/libcuda.so.1", "--warm-up", "10", "--nvml", f"{folder}/libnvidia-ml.so.1"]
     options += ["--driver-folder", folder, "--keep-exited", str(KEPT)]
