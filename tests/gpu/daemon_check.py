@@ -51,7 +51,12 @@ def sum_of(samples, name, **wanted):
     return sum(value for n, labels, value in samples if n == name and fits(labels))
 
 
+# how many verdicts were good, and how many were not
+VERDICTS = {True: 0, False: 0}
+
+
 def verdict(good, text):
+    VERDICTS[bool(good)] += 1
     print(("ok    " if good else "WRONG ") + text)
     return good
 

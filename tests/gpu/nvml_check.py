@@ -48,7 +48,26 @@ FIELDS = [
     ("ecc.errors.uncorrected.volatile.total", "ecc_errors_total", {"severity": "uncorrected"}, 1, 0, 0),
     ("ecc.errors.corrected.aggregate.total", "ecc_lifetime_errors_total", {"severity": "corrected"}, 1, 0, 0),
     ("ecc.errors.uncorrected.aggregate.total", "ecc_lifetime_errors_total", {"severity": "uncorrected"}, 1, 0, 0),
+    ("utilization.encoder", "video_utilization_ratio", {"engine": "encoder"}, 0.01, 0.1, 0),
+    ("utilization.decoder", "video_utilization_ratio", {"engine": "decoder"}, 0.01, 0.1, 0),
+    ("utilization.jpeg", "video_utilization_ratio", {"engine": "jpeg"}, 0.01, 0.1, 0),
+    ("utilization.ofa", "video_utilization_ratio", {"engine": "optical_flow"}, 0.01, 0.1, 0),
+    ("encoder.stats.sessionCount", "encoder_sessions", {}, 1, 0, 0),
+    ("mig.mode.current", "mig_enabled", {}, 1, 0, 0),
+    ("mig.mode.pending", "mig_enabled_after_reset", {}, 1, 0, 0),
+    ("retired_pages.single_bit_ecc.count", "retired_pages_total", {"severity": "corrected"}, 1, 0, 0),
+    ("retired_pages.double_bit.count", "retired_pages_total", {"severity": "uncorrected"}, 1, 0, 0),
+    ("retired_pages.pending", "page_retirement_pending", {}, 1, 0, 0),
 ]
+# the same for what nvidia-smi lists in a table of its own
+ROWS = [
+    ("remapped_rows.correctable", "remapped_rows_total", {"severity": "corrected"}, 1, 0, 0),
+    ("remapped_rows.uncorrectable", "remapped_rows_total", {"severity": "uncorrected"}, 1, 0, 0),
+    ("remapped_rows.pending", "row_remap_pending", {}, 1, 0, 0),
+    ("remapped_rows.failure", "row_remap_failed", {}, 1, 0, 0),
+]
+# words of nvidia-smi
+WORDS = {"Yes": 1.0, "No": 0.0, "Enabled": 1.0, "Disabled": 0.0}
 REASONS = {
     "gpu_idle": 0x1,
     "applications_clocks_setting": 0x2,
@@ -73,6 +92,8 @@ def smi(what, fields):
 
 def number(cell):
     """A cell as a number; None if nvidia-smi has none."""
+    if cell in WORDS:
+        return WORDS[cell]
     cell = cell.strip("P") if cell[:1] == "P" else cell
     try:
         return float(int(cell, 16) if cell.startswith("0x") else cell)
@@ -101,51 +122,65 @@ def throttled(samples, uuid):
     return None if None in active.values() else sum(REASONS[reason] for reason, is_so in active.items() if is_so)
 
 
+def known(what, rows):
+    """Those rows whose fields nvidia-smi knows: one that it does not know makes the whole query fail."""
+    if not rows or smi(what, [row[0] for row in rows]) is not None:
+        return rows
+    if len(rows) == 1:
+        print(f"      nvidia-smi does not know {rows[0][0]}")
+        return []
+    half = len(rows) // 2
+    return known(what, rows[:half]) + known(what, rows[half:])
+
+
 class Comparison:
     """Compares every field of every GPU until it has matched once."""
 
-    def __init__(self, daemon):
+    def __init__(self, daemon, with_reasons=True):
         self.daemon = daemon
-        known = [row for row in FIELDS if smi("gpu", [row[0]]) is not None]
-        for row in FIELDS:
-            if row not in known:
-                print(f"      nvidia-smi does not know {row[0]}")
-        self.fields = known
-        names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+        self.queries = [("gpu", "uuid", known("gpu", FIELDS)), ("remapped-rows", "gpu_uuid", known("remapped-rows", ROWS))]
+        names = ("clocks_event_reasons.active", "clocks_throttle_reasons.active") if with_reasons else ()
         self.reasons = next((name for name in names if smi("gpu", [name]) is not None), None)
 
-    def gpu(self, before, after, row, said):
-        uuid, cells = row[1], row[2:]
-        for (field, metric, labels, factor, tolerance, share), cell in zip(self.fields, cells):
+    def gpu(self, before, after, fields, row, said):
+        uuid, cells = row[0], row[1:]
+        for (field, metric, labels, factor, tolerance, share), cell in zip(fields, cells):
             expected = number(cell)
             expected = None if expected is None else expected * factor
             ours = [of(samples, f"gpuprobe_gpu_{metric}", uuid=uuid, **labels) for samples in (before, after)]
             good = fits(expected, *ours, tolerance, share)
             said[(uuid, field)] = (good, f"{field}: {expected}, gpuprobe {ours[0]} and {ours[1]}")
-        if self.reasons:
-            expected = number(row[-1])
-            expected = None if expected is None else int(expected) & sum(REASONS.values())
-            bits = [throttled(samples, uuid) for samples in (before, after)]
-            good = expected in bits
-            said[(uuid, self.reasons)] = (good, f"{self.reasons}: {expected}, gpuprobe {bits[0]} and {bits[1]}")
 
-    def run(self, when):
-        fields = ["index", "uuid"] + [row[0] for row in self.fields] + ([self.reasons] if self.reasons else [])
-        fitted, last = {}, {}
-        for attempt in range(TRIES):
-            said = {}
-            before = self.daemon.samples()
-            rows = smi("gpu", fields)
-            # a reading is at most a second old, so the values of nvidia-smi are between this reading and the last
-            time.sleep(1.5)
-            after = self.daemon.samples()
+    def throttled(self, before, after, row, said):
+        uuid, expected = row[0], number(row[1])
+        expected = None if expected is None else int(expected) & sum(REASONS.values())
+        bits = [throttled(samples, uuid) for samples in (before, after)]
+        good = expected in bits
+        said[(uuid, self.reasons)] = (good, f"{self.reasons}: {expected}, gpuprobe {bits[0]} and {bits[1]}")
+
+    def attempt(self):
+        """What was compared, and how many GPUs nvidia-smi has."""
+        before = self.daemon.samples()
+        answers = [(fields, smi(what, [uuid] + [row[0] for row in fields])) for what, uuid, fields in self.queries if fields]
+        reasons = smi("gpu", ["uuid", self.reasons]) if self.reasons else None
+        # a reading is at most a second old, so the values of nvidia-smi are between this reading and the last
+        time.sleep(1.5)
+        after, said = self.daemon.samples(), {}
+        for fields, rows in answers:
             for row in rows or []:
-                self.gpu(before, after, row, said)
-            fitted.update({key: text for key, (good, text) in said.items() if good and key not in fitted})
-            last = said
+                self.gpu(before, after, fields, row, said)
+        for row in reasons or []:
+            self.throttled(before, after, row, said)
+        return said, len(answers[0][1] or [])
+
+    def run(self, when, tries=TRIES):
+        fitted, last, gpus = {}, {}, 0
+        for _ in range(tries):
+            last, gpus = self.attempt()
+            fitted.update({key: text for key, (good, text) in last.items() if good and key not in fitted})
             if last and all(key in fitted for key in last):
                 break
-        good = verdict(bool(last), f"{when}: {len(rows or [])} GPUs in nvidia-smi")
+        good = verdict(bool(last), f"{when}: {gpus} GPUs in nvidia-smi")
         for key, (_, text) in sorted(last.items()):
             good &= verdict(key in fitted, f"{when}: {fitted.get(key, text)}")
         return good
@@ -285,4 +320,5 @@ def main():
     sys.exit(0 if good else 1)
 
 
-main()
+if __name__ == "__main__":
+    main()
