@@ -96,7 +96,7 @@ def judged(load, seen):
 
 
 def loaded(daemon, comparison, program, uuid, load):
-    """Compares everything while the program does one thing; it is told the next one later."""
+    """Compares everything while the program does one thing, until it gets the next line."""
     time.sleep(SETTLED)
     seen = Seen(daemon.samples(), uuid)
     begun = time.monotonic()

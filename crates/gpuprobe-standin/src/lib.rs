@@ -18,7 +18,7 @@
 //! `cuInit` loads the library that `CUDA_INJECTION64_PATH` names. CUPTI records what is submitted then, and keeps a ledger
 //! of it in the file that `STANDIN_CUPTI_LEDGER` names (`c/cupti.h`).
 //!
-//! NVML has two GPUs, the first two of these; its processes and errors, and delays, are in a file that `STANDIN_NVML`
+//! NVML has two GPUs, the first two of these; its processes, errors, MIG instances and delays are in a file that `STANDIN_NVML`
 //! names (`c/nvml.c`).
 //!
 //! | workload | arguments | what it does |

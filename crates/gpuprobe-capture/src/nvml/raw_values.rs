@@ -23,7 +23,7 @@ pub(super) fn fields<const N: usize>(device: &Device<'_>, scope: u32, ids: [u32;
         // SAFETY: the rest is numbers, for which zeroes are valid.
         ..unsafe { std::mem::zeroed() }
     });
-    // SAFETY: the handle belongs to this library, and the array has as many values as the function is told.
+    // SAFETY: the handle belongs to this library, and the count is that of the array.
     let result = unsafe { function(device.handle(), count, values.as_mut_ptr()) };
     values.map(|value| if result == 0 { whole(value) } else { None })
 }
