@@ -47,7 +47,7 @@ pub use self::live::exited::{ExitedProcess, ExitedProcesses, PastProcesses};
 pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
 pub use self::live::pending_calls::{OldestCall, oldest_calls};
 pub use self::live::self_metrics::{
-    Answered, Pushed, PushedItems, PushedRequests, Refused, SelfMetrics, Served,
+    Answered, Pushed, PushedItems, PushedRequests, Recordings, Refused, SelfMetrics, Served,
 };
 pub use self::live::snapshot::{Inputs, LibraryProbes, ProcessSnapshot, Snapshot};
 pub use self::live::{function_counts, gpu_state, snapshot};

@@ -8,6 +8,7 @@ pub mod fuzz;
 mod latest;
 mod page_views;
 mod password_queue;
+mod record_requests;
 mod routes;
 mod stacks_requests;
 mod tls;
@@ -31,6 +32,9 @@ use connections::accept;
 pub use latest::Latest;
 use latest::Serving;
 pub(crate) use latest::gzip;
+pub use record_requests::{
+    RecordOnDemand, RecordRefusal, RecordRequest, RecordingInfo, StoredInfo, StoredRecordings,
+};
 use routes::{Shown, Site, router};
 pub use stacks_requests::{StacksRequests, StacksSource, WaitingClients, stacks_requests};
 use web_config::WebConfig;
@@ -80,6 +84,15 @@ const SEND_BUFFER_BYTES: u32 = 128 << 10;
 /// A snapshot counts as fresh for at least this long, however short the refresh interval: a machine may be busy.
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
+/// What is done only when a client asks for it. By default, none of it.
+#[derive(Clone, Debug, Default)]
+pub struct OnRequest {
+    /// Samples the stacks of threads.
+    pub stacks: Option<StacksSource>,
+    /// Records processes.
+    pub recordings: Option<Arc<dyn RecordOnDemand>>,
+}
+
 /// An endpoint that listens but does not answer yet.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -112,14 +125,14 @@ impl Endpoint {
     }
 
     /// Starts a thread that answers requests.
-    pub fn serve(self, latest: Latest, stacks: Option<StacksSource>) -> Result<ServerHandle, HttpError> {
+    pub fn serve(self, latest: Latest, on_request: OnRequest) -> Result<ServerHandle, HttpError> {
         let Self { runtime, listener, web_config, fresh_for, limits, .. } = self;
         let serving = Arc::new(Serving::new(latest));
         let site = Arc::new(Site {
             serving: Arc::clone(&serving),
             web_config,
             auth: Authenticator::new().ok_or(HttpError::Random)?,
-            router: router(Shown { serving: Arc::clone(&serving), fresh_for, stacks }),
+            router: router(Shown { serving: Arc::clone(&serving), fresh_for, on_request }),
         });
         let (stop, stopped) = oneshot::channel::<()>();
         let serve = move || {

@@ -46,7 +46,8 @@ pub use cost::cost;
 pub use curve::Strokes;
 pub use filter_text::filter_line;
 pub use http::{
-    Endpoint, HttpError, HttpSettings, Latest, ServerHandle, StacksRequests, StacksSource, WaitingClients,
+    Endpoint, HttpError, HttpSettings, Latest, OnRequest, RecordOnDemand, RecordRefusal, RecordRequest,
+    RecordingInfo, ServerHandle, StacksRequests, StacksSource, StoredInfo, StoredRecordings, WaitingClients,
     stacks_requests,
 };
 pub use live::{EarlyCall, Live, LiveOptions, early_pending, pending};

@@ -66,6 +66,8 @@ fn run(cli: Cli) -> anyhow::Result<u8> {
         Some(Command::Exec(args)) => cmd::exec::run(&args),
         Some(Command::AttachHelper(args)) => cmd::attach_helper::run(&args),
         Some(Command::FileReader(args)) => cmd::file_reader::run(&args),
+        Some(Command::Recorder(args)) => cmd::recorder::run(&args),
+        Some(Command::RecordOne(args)) => cmd::recorder::record_one(&args),
         None if std::env::args_os().len() <= 1 => without_arguments(),
         None => daemon(),
     }

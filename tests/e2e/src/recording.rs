@@ -34,10 +34,14 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Reads a file. Its first line must be that of a trace.
+    /// Reads a file, which may be compressed. Its first line must be that of a trace.
     pub fn read(path: &Path) -> Self {
         let shown = path.display().to_string();
         let file = File::open(path).unwrap_or_else(|e| panic!("{shown}: {e}"));
+        if path.extension().is_some_and(|extension| extension == "zst") {
+            let lines = zstd::Decoder::new(file).unwrap_or_else(|e| panic!("{shown}: {e}"));
+            return Self::of_lines(BufReader::new(lines), &shown);
+        }
         Self::of_lines(BufReader::new(file), &shown)
     }
 

@@ -1,4 +1,4 @@
-//! The resources of gpuprobe itself, the requests to its endpoint, and what it pushes. The caller fills these in.
+//! The resources of gpuprobe itself, the requests to its endpoint, what it pushes and what it records. The caller fills these in.
 
 use serde::Serialize;
 
@@ -73,4 +73,15 @@ pub struct PushedItems {
     #[serde(skip_serializing_if = "str::is_empty")]
     pub cause: &'static str,
     pub items: u64,
+}
+
+/// Recordings on demand since the start, and those in the directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recordings {
+    pub made: u64,
+    pub failed: u64,
+    /// Deleted because the directory had reached its size limit.
+    pub deleted: u64,
+    /// The size of all recordings in the directory.
+    pub stored_bytes: u64,
 }

@@ -31,8 +31,8 @@ pub fn drop_privileges(perf: bool) -> io::Result<()> {
 
 /// The same for a process that executes programs which need the remaining capabilities, also if it does not run as
 /// root.
-pub fn drop_privileges_except_for_children() -> io::Result<()> {
-    give_up(false, true)
+pub fn drop_privileges_except_for_children(perf: bool) -> io::Result<()> {
+    give_up(perf, true)
 }
 
 fn give_up(perf: bool, for_children: bool) -> io::Result<()> {

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, encode};
+use gpuprobe_output::{Endpoint, Format, HttpSettings, Latest, OnRequest, encode};
 use many_processes::many_processes;
 
 type MainResult<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -32,7 +32,7 @@ fn main() -> MainResult {
     };
     let endpoint = Endpoint::open(settings)?;
     let address: SocketAddr = endpoint.url().trim_start_matches("http://").parse()?;
-    let _server = endpoint.serve(latest.clone(), None)?;
+    let _server = endpoint.serve(latest.clone(), OnRequest::default())?;
     latest.publish(snapshot.clone(), Duration::from_secs(1));
     scrape("the first scrape", address)?;
     for _ in 0..3 {

@@ -16,7 +16,7 @@ use super::connections::http;
 use super::latest::{Latest, Serving};
 use super::routes::{Shown, Site, router};
 use super::web_config::WebConfig;
-use super::{FRESH_FOR, HttpError};
+use super::{FRESH_FOR, HttpError, OnRequest};
 
 /// Longer than any answer.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -40,7 +40,7 @@ impl Server {
             serving: Arc::clone(&serving),
             web_config: WebConfig::open(None, |_| {}).map_err(HttpError::WebConfig)?,
             auth: Authenticator::new().ok_or(HttpError::Random)?,
-            router: router(Shown { serving, fresh_for: FRESH_FOR, stacks: None }),
+            router: router(Shown { serving, fresh_for: FRESH_FOR, on_request: OnRequest::default() }),
         };
         let runtime = Builder::new_current_thread().enable_all().build().map_err(HttpError::Runtime)?;
         let server = Self { runtime, site: Arc::new(site) };

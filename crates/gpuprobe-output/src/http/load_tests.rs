@@ -156,7 +156,7 @@ fn handling_a_scrape_of_a_thousand_processes_takes_less_than_five_milliseconds()
         serving: Arc::clone(&serving),
         web_config: WebConfig::open(None, |_| {}).unwrap(),
         auth: Authenticator::new().unwrap(),
-        router: router(Shown { serving, fresh_for: FRESH_FOR, stacks: None }),
+        router: router(Shown { serving, fresh_for: FRESH_FOR, on_request: OnRequest::default() }),
     };
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let answer = || {

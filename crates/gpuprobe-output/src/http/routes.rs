@@ -10,20 +10,22 @@ use axum::http::header::{
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, REFERRER_POLICY, RETRY_AFTER, TRANSFER_ENCODING, VARY,
     WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Router};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use tokio::task::spawn_blocking;
 
+use super::OnRequest;
 use super::auth::{Authenticator, Verdict};
 use super::counts::Counts;
 use super::latest::{Coding, Page, Serving, Text};
 use super::page_views;
 use super::password_queue::Client;
-use super::stacks_requests::{self, StacksSource};
+use super::record_requests::{self, HasPasswords};
+use super::stacks_requests;
 use super::web_config::{Access, WebConfig};
 use crate::metrics::Format;
 
@@ -45,6 +47,8 @@ const PAGE_FILES: [(&str, &str, &str); 9] = [
 /// A browser executes only the scripts above and sends requests only to this daemon.
 const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                               connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// The only path that takes a POST, and a body.
+const RECORD: &str = "/api/record";
 const NOT_YET: &str = "not ready: probes are being attached, and nothing has been counted yet\n";
 
 /// Everything that is needed to answer a request.
@@ -62,8 +66,7 @@ pub(super) struct Shown {
     pub(super) serving: Arc<Serving>,
     /// A snapshot counts as fresh for at least this long.
     pub(super) fresh_for: Duration,
-    /// With `--stacks`.
-    pub(super) stacks: Option<StacksSource>,
+    pub(super) on_request: OnRequest,
 }
 
 impl Site {
@@ -76,8 +79,15 @@ impl Site {
     }
 
     /// The answer to any request.
-    pub(super) async fn answer(&self, access: &Access, request: Request<Body>, client: Client) -> Response {
-        let mut response = match self.refusal(access, request.headers(), client).await {
+    pub(super) async fn answer(
+        &self,
+        access: &Access,
+        mut request: Request<Body>,
+        client: Client,
+    ) -> Response {
+        let may_have_body = request.method() == Method::POST && request.uri().path() == RECORD;
+        request.extensions_mut().insert(HasPasswords(!access.users.is_empty()));
+        let mut response = match self.refusal(access, request.headers(), may_have_body, client).await {
             Some(refusal) => refusal,
             None => match TowerToHyperService::new(self.router.clone()).call(request).await {
                 Ok(response) => response,
@@ -94,8 +104,14 @@ impl Site {
     }
 
     /// The answer to a request that is refused; `None` if it is accepted.
-    async fn refusal(&self, access: &Access, headers: &HeaderMap, client: Client) -> Option<Response> {
-        if has_body(headers) {
+    async fn refusal(
+        &self,
+        access: &Access,
+        headers: &HeaderMap,
+        may_have_body: bool,
+        client: Client,
+    ) -> Option<Response> {
+        if has_body(headers) && !may_have_body {
             let text = "requests must not have a body\n";
             return Some((StatusCode::PAYLOAD_TOO_LARGE, text).into_response());
         }
@@ -139,6 +155,8 @@ pub(super) fn router(shown: Shown) -> Router {
         .route("/metrics", get(metrics))
         .route("/api/snapshot", get(snapshot))
         .route("/api/stacks", get(stacks))
+        .route(RECORD, post(record).fallback(record_requests::only_post))
+        .route("/api/recordings", get(recordings))
         .fallback(|| async { (StatusCode::NOT_FOUND, "not found: / lists all pages\n") })
         .method_not_allowed_fallback(|| async {
             (StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported\n")
@@ -199,7 +217,20 @@ async fn process(State(shown): State<Shown>, Path((pid, instance)): Path<(u32, u
 }
 
 async fn stacks(State(shown): State<Shown>) -> Response {
-    stacks_requests::answer(shown.stacks.as_ref()).await
+    stacks_requests::answer(shown.on_request.stacks.as_ref()).await
+}
+
+async fn record(
+    State(shown): State<Shown>,
+    Extension(passwords): Extension<HasPasswords>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    record_requests::record(shown.on_request.recordings, passwords, &headers, body).await
+}
+
+async fn recordings(State(shown): State<Shown>, Extension(passwords): Extension<HasPasswords>) -> Response {
+    record_requests::list(shown.on_request.recordings, passwords).await
 }
 
 async fn page(serving: &Serving, text: Text, content_type: &'static str, request: &HeaderMap) -> Response {

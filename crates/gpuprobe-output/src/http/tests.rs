@@ -27,7 +27,7 @@ pub(super) fn started_with(change: impl FnOnce(&mut Endpoint)) -> Started {
     let mut endpoint = Endpoint::open(settings()).unwrap();
     change(&mut endpoint);
     let (address, latest) = (endpoint.address, Latest::default());
-    Started { _server: endpoint.serve(latest.clone(), None).unwrap(), address, latest }
+    Started { _server: endpoint.serve(latest.clone(), OnRequest::default()).unwrap(), address, latest }
 }
 
 fn started() -> Started {

@@ -1,5 +1,5 @@
 //! Metrics of gpuprobe itself: its resources, under the names that every exporter uses, and the requests to its
-//! endpoint and to a receiver of OTLP. They are read with the snapshot, so a scrape is counted in the next snapshot.
+//! endpoint and to a receiver of OTLP, and recordings on demand. They are read with the snapshot, so a scrape is counted in the next snapshot.
 
 use gpuprobe_analysis::{Pushed, PushedItems, SelfMetrics, Snapshot};
 
@@ -58,6 +58,37 @@ pub(super) const METRICS: &[Metric] = &[
         &["signal"],
         "Data points of metrics, or log records, that wait until the receiver of OTLP takes them.",
         |snapshot, samples| pushed_items(snapshot, samples, |pushed| &pushed.waiting),
+    ),
+    metric(
+        "gpuprobe_recordings",
+        Kind::Counter,
+        &["result"],
+        "Recordings that were asked for by `POST /api/record` or SIGUSR1 (`--record-dir`) and have ended, by their result: `made` or `failed`.",
+        recordings,
+    ),
+    metric(
+        "gpuprobe_recordings_deleted",
+        Kind::Counter,
+        &[],
+        "Recordings that were deleted because the directory had reached its size limit (`--record-dir-size`).",
+        |snapshot, samples| {
+            snapshot.recordings.iter().for_each(|recordings| samples.number(&[], recordings.deleted));
+        },
+    ),
+    with_unit(
+        metric(
+            "gpuprobe_recordings_stored_bytes",
+            Kind::Gauge,
+            &[],
+            "Size of all recordings in the directory.",
+            |snapshot, samples| {
+                snapshot
+                    .recordings
+                    .iter()
+                    .for_each(|recordings| samples.number(&[], recordings.stored_bytes));
+            },
+        ),
+        "bytes",
     ),
     with_unit(
         metric(
@@ -145,6 +176,13 @@ fn refused(snapshot: &Snapshot, samples: &mut Samples) {
 fn pushed_requests(snapshot: &Snapshot, samples: &mut Samples) {
     for sent in snapshot.pushed.iter().flat_map(|pushed| &pushed.requests) {
         samples.number(&[sent.signal, sent.result], sent.requests);
+    }
+}
+
+fn recordings(snapshot: &Snapshot, samples: &mut Samples) {
+    if let Some(recordings) = &snapshot.recordings {
+        samples.number(&["made"], recordings.made);
+        samples.number(&["failed"], recordings.failed);
     }
 }
 

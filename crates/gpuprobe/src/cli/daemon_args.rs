@@ -10,6 +10,7 @@ use gpuprobe_capture::Tier;
 use gpuprobe_output::{Aggregate, SeriesSettings};
 
 use super::attach_args::DEVICES_ONLY;
+use super::on_demand_args::OnDemandArgs;
 use super::otlp_args::OtlpArgs;
 use super::value_parsers::{
     aggregate, metrics_addr, moment, one_second_or_more, path_not_pid, pid_not_path, share, span, up_to,
@@ -84,6 +85,8 @@ pub(crate) struct DaemonArgs {
     pub(crate) web_config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) otlp: OtlpArgs,
+    #[command(flatten)]
+    pub(crate) on_demand: OnDemandArgs,
     /// Time between displays; 0 for none
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = moment)]
     pub(crate) display_interval: Duration,

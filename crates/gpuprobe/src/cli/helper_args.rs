@@ -1,8 +1,10 @@
 //! The options of the hidden subcommands that gpuprobe starts itself with.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::Args;
+use gpuprobe_capture::Tier;
 
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
@@ -44,4 +46,33 @@ pub(crate) struct FileReaderArgs {
     /// Start processes that read files
     #[arg(long)]
     pub(crate) starter: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecorderArgs {
+    /// The directory of recordings
+    #[arg(long)]
+    pub(crate) dir: PathBuf,
+    /// The most that they may take
+    #[arg(long)]
+    pub(crate) dir_size: u64,
+    /// Attach by this tier
+    #[arg(long)]
+    pub(crate) attach: Tier,
+    /// Let recordings report what they found and skipped
+    #[arg(long)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RecordOneArgs {
+    /// The trace gets this name when it is complete
+    #[arg(long)]
+    pub(crate) rename: PathBuf,
+    /// The process that started this one
+    #[arg(long)]
+    pub(crate) parent: i32,
+    /// The options of `record`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) options: Vec<OsString>,
 }

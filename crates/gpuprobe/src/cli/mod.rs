@@ -14,6 +14,7 @@ mod generated_files;
 mod helper_args;
 mod layer;
 mod memory_args;
+mod on_demand_args;
 mod otlp_args;
 mod record_args;
 mod replay_args;
@@ -35,9 +36,10 @@ pub(crate) use self::daemon_args::{DaemonArgs, NvmlArgs, RESCAN};
 pub(crate) use self::diff_args::DiffArgs;
 pub(crate) use self::doctor_args::DoctorArgs;
 pub(crate) use self::filter_args::FilterArgs;
-pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs};
+pub(crate) use self::helper_args::{AttachHelperArgs, ExecArgs, FileReaderArgs, RecordOneArgs, RecorderArgs};
 pub(crate) use self::layer::Layer;
 pub(crate) use self::memory_args::MemoryArgs;
+pub(crate) use self::on_demand_args::OnDemandArgs;
 pub(crate) use self::record_args::{GraphTimes, RecordArgs, RecordingArgs, RunArgs};
 pub(crate) use self::replay_args::{ReportArgs, TimelineArgs};
 pub(crate) use self::stacks_args::{DEFAULT_SAMPLES, StacksArgs};
@@ -101,7 +103,7 @@ pub(crate) enum Command {
     Stacks(StacksArgs),
     /// Watch every CUDA process of the host: counts, live memory, metrics
     #[command(after_help = examples::DAEMON)]
-    Daemon(DaemonArgs),
+    Daemon(Box<DaemonArgs>),
     /// List the functions that can be traced, with their signatures
     #[command(after_help = examples::LIST)]
     List(ListArgs),
@@ -120,6 +122,10 @@ pub(crate) enum Command {
     AttachHelper(AttachHelperArgs),
     #[command(name = "__reader", hide = true)]
     FileReader(FileReaderArgs),
+    #[command(name = "__recorder", hide = true)]
+    Recorder(RecorderArgs),
+    #[command(name = "__record", hide = true)]
+    RecordOne(RecordOneArgs),
 }
 
 #[derive(Debug, Args)]

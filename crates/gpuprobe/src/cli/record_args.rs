@@ -59,6 +59,9 @@ pub(crate) struct RecordingArgs {
     /// for a while. Part of the disk always stays free: 1 GiB, or less on a small disk [default: 4G]
     #[arg(long, value_name = "SIZE", value_parser = max_size)]
     pub(crate) max_size: Option<MaxSize>,
+    /// The trace is one file, and the recording ends when that reaches --max-size. For recordings of the daemon.
+    #[arg(skip)]
+    pub(crate) in_one_file: bool,
     /// Start a new segment when one reaches this size [default: a quarter of --max-size]
     #[arg(long, value_name = "SIZE", value_parser = trace_size)]
     pub(crate) segment_size: Option<u64>,

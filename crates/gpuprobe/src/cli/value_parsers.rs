@@ -70,6 +70,12 @@ pub(super) fn trace_size(text: &str) -> Result<u64, String> {
     if bytes < 64 << 10 { Err("give at least 64K".to_owned()) } else { Ok(bytes) }
 }
 
+/// The size of a directory of recordings. What is being compressed when a recording ends must fit, too.
+pub(super) fn directory_size(text: &str) -> Result<u64, String> {
+    let bytes = size(text)?;
+    if bytes < 1 << 20 { Err("give at least 1M".to_owned()) } else { Ok(bytes) }
+}
+
 /// The size of a ring buffer.
 pub(super) fn buffer_size(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;

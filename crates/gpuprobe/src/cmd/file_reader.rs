@@ -14,7 +14,7 @@ use crate::session::probes::helper_commands;
 pub(crate) fn run(args: &FileReaderArgs) -> Result<u8> {
     // other users control the files that it reads; an error only means that there are no privileges to give up
     if args.starter {
-        drop_privileges_except_for_children().ok();
+        drop_privileges_except_for_children(false).ok();
         start_readers(|| helper_commands::file_reader(args.pauses))?;
         return Ok(0);
     }

@@ -13,6 +13,7 @@ pub(crate) mod file_reader;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod record;
+pub(crate) mod recorder;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod stacks;

@@ -5,6 +5,7 @@ pub(crate) mod command;
 pub(crate) mod follow;
 pub(crate) mod gpu_time;
 pub(crate) mod host;
+pub(crate) mod on_demand;
 pub(crate) mod probes;
 pub(crate) mod record;
 pub(crate) mod signals;

@@ -4,6 +4,7 @@ mod destination;
 mod disk_space;
 mod file_names;
 pub(crate) mod input;
+mod limits;
 pub(crate) mod output_file;
 mod read_ahead;
 mod room;
@@ -13,4 +14,5 @@ pub(crate) mod traces;
 mod writer;
 
 pub(crate) use self::destination::{Destination, is_stdout};
-pub(crate) use self::writer::{Finished, Limits, TraceFile};
+pub(crate) use self::limits::Limits;
+pub(crate) use self::writer::{Finished, TraceFile};

@@ -16,6 +16,7 @@ use gpuprobe_output::units::{bytes, count};
 use super::destination::{Destination, OpenedTrace, is_stdout};
 use super::disk_space::DiskSpace;
 use super::file_names::{cut_to_last_line, segment_path};
+use super::limits::Limits;
 use super::output_file::{Access, FileId, Folder};
 use super::room::Room;
 use super::sink::{Abandoned, Sink, is_compressed};
@@ -23,30 +24,8 @@ use crate::terminal::notes::note;
 
 /// Longest time that data stays in memory only: this much is missing if gpuprobe is killed.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// Number of segments of a trace with a size limit.
-const SEGMENTS: u64 = 4;
 /// Room for the last line of a segment, which names the next one.
 const END_BYTES: u64 = 2 << 10;
-
-/// Size limits of a trace.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
-    /// All segments together.
-    pub(crate) total: Option<u64>,
-    /// One segment.
-    pub(crate) segment: Option<u64>,
-    /// The user did not ask for `total`: it is dropped if the trace cannot be split into segments.
-    pub(crate) is_default: bool,
-}
-
-impl Limits {
-    fn segment(self) -> Option<u64> {
-        let most = self.total.map(|total| total / 2);
-        let segment = self.segment.or(self.total.map(|total| total / SEGMENTS));
-        // there must be room for one complete segment and the one being written
-        segment.map(|segment| most.map_or(segment, |most| segment.min(most)))
-    }
-}
 
 /// A complete segment.
 #[derive(Debug)]
@@ -313,6 +292,11 @@ impl TraceFile {
     pub(crate) fn is_closed(&self) -> bool {
         let is_closed = |failure: &Failure| failure.error.kind() == io::ErrorKind::BrokenPipe;
         self.file.is_none() && self.failure.as_ref().is_some_and(is_closed)
+    }
+
+    /// Whether it has reached its limit and cannot be continued in another segment.
+    pub(crate) fn is_full(&self) -> bool {
+        self.limits.in_one_file && self.limits.total.is_some_and(|total| self.written() >= total)
     }
 
     /// Makes room for the last lines, which have this size. Nothing is removed afterwards, so the last lines can

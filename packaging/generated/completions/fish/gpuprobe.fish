@@ -238,6 +238,10 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-ca-fil
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-temporality -d 'Whether counters are pushed as totals or as what was added since the push before' -r -f -a "cumulative\t''
 delta\t''"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l otlp-attribute -d 'An attribute of all metrics and logs, such as deployment.environment.name=test (repeatable)' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l record-dir -d 'Record a process when it is asked for, into this directory: by `POST /api/record`, which needs a password in --web-config, or by SIGUSR1, which takes the process that calls CUDA most. Costs nothing while nothing is recorded' -r -F
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l record-dir-size -d 'The most that recordings take in --record-dir: the oldest are deleted first, and a recording that comes near this size alone ends' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l record-time -d 'How long a process is recorded if the request says nothing else' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l record-time-limit -d 'The longest time that a request may ask for' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -l display-interval -d 'Time between displays; 0 for none' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s d -l pid -d 'Only this process and the processes it forks (repeatable)' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand daemon" -s p -l path -d 'A library to watch in addition to those found on the host (repeatable)' -r -F

@@ -7,4 +7,5 @@ mod failure_points;
 mod failures;
 mod nvml;
 mod pending_calls;
+mod recordings_on_demand;
 mod settings;

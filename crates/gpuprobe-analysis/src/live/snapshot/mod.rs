@@ -17,7 +17,7 @@ use super::memory_counts::memory_counts;
 pub use super::memory_counts::{GpuMemory, MemoryCounts, MemoryTotals};
 use super::pending_calls::OldestCall;
 pub use super::process_snapshot::{LiveAllocation, ProcessSnapshot};
-use super::self_metrics::{Pushed, SelfMetrics, Served};
+use super::self_metrics::{Pushed, Recordings, SelfMetrics, Served};
 use crate::cost::budget::BudgetReport;
 use crate::executions::{GpuKernelTime, ProcessGpuTime};
 use crate::gpu_ops::launches::by_kernel;
@@ -123,6 +123,9 @@ pub struct Snapshot {
     /// `None` if nothing is pushed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pushed: Option<Pushed>,
+    /// `None` if nothing is recorded on demand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recordings: Option<Recordings>,
 }
 
 impl Inputs<'_> {
@@ -194,6 +197,7 @@ impl Snapshot {
             budget: None,
             served: Served::default(),
             pushed: None,
+            recordings: None,
         }
     }
 

@@ -15,7 +15,9 @@ use gpuprobe_capture::{
 };
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::otlp::Push;
-use gpuprobe_output::{Classic, Endpoint, HttpError, HttpSettings, Latest, Sections, ServerHandle};
+use gpuprobe_output::{
+    Classic, Endpoint, HttpError, HttpSettings, Latest, OnRequest, Sections, ServerHandle,
+};
 use nix::sys::signal::Signal;
 
 use crate::cli::daemon_settings::require_trusted;
@@ -28,6 +30,7 @@ use crate::session::host::observer::{MEMORY, Observer};
 use crate::session::host::pending_calls::PendingCalls;
 use crate::session::host::processes::Processes;
 use crate::session::host::self_metrics::SelfMetricsReader;
+use crate::session::on_demand::{OnDemand, RecorderProcess};
 use crate::session::probes::linux_hooks;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
@@ -91,18 +94,15 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let stacks = args.stacks.then(StacksSources::open).transpose()?;
     let declines_returns = config.sample_launch_returns && probes.capture.tier() == Tier::Session;
     let pending = PendingCalls::new(declines_returns.then(ThreadIterator::new).transpose()?);
+    let recorder = RecorderProcess::start(&args.on_demand, probes.capture.tier(), args.verbose)?;
     // before there are other threads: privileges are per thread
     drop_privileges(false).context("cannot give up privileges")?;
     // before data of other processes is read, and before foreign code (NVML) is loaded
-    let is_filtered = install_seccomp_filter().context("cannot install the seccomp filter")?;
-    if !is_filtered && args.verbose {
-        note!(
-            "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
-        );
-    }
+    filter_system_calls(args.verbose)?;
     let latest = Latest::with_series(args.series());
     let stacks = stacks.map(|sources| StacksService::start(sources, latest.clone())).transpose()?;
     let push = push.map(|settings| Push::start(settings, latest.clone())).transpose()?;
+    let on_demand = recorder.map(|process| OnDemand::start(process, &args.on_demand)).transpose()?;
     let mut daemon = Daemon {
         observer: observer(args, sections, probes)?
             .with_pending_calls(pending)
@@ -114,6 +114,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         latest,
         server: None,
         stacks,
+        on_demand,
         push,
         self_metrics: SelfMetricsReader::new(Path::new("/proc")),
         shows_addresses: sections.memory && args.addresses,
@@ -121,8 +122,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         printer: Printer::start().context("cannot start the display thread")?,
     };
     // from here on /readyz responds
-    daemon.server =
-        Some(endpoint.serve(daemon.latest.clone(), daemon.stacks.as_ref().map(StacksService::source))?);
+    daemon.server = Some(endpoint.serve(daemon.latest.clone(), daemon.on_request())?);
     daemon.attach(args)?;
     daemon.observer.probes.note_unused_hooks();
     daemon.publish()?;
@@ -130,6 +130,16 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     note!("gpuprobe: metrics on {url}/metrics");
     daemon.run_until_signal()?;
     Ok(0)
+}
+
+fn filter_system_calls(verbose: bool) -> Result<()> {
+    let is_filtered = install_seccomp_filter().context("cannot install the seccomp filter")?;
+    if !is_filtered && verbose {
+        note!(
+            "gpuprobe: the Linux kernel has no seccomp filters: system calls that are not needed stay possible"
+        );
+    }
+    Ok(())
 }
 
 fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
@@ -213,6 +223,8 @@ const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_TIMEOUT_NS + 50
 const MOST_LATE: Duration = Duration::from_secs(5);
 
 struct Daemon {
+    /// With `--record-dir`. Declared first, so that a recording ends first.
+    on_demand: Option<OnDemand>,
     observer: Observer,
     signals: Signals,
     watch: Watch,
@@ -230,6 +242,14 @@ struct Daemon {
 }
 
 impl Daemon {
+    /// What clients of the endpoint may ask for.
+    fn on_request(&self) -> OnRequest {
+        OnRequest {
+            stacks: self.stacks.as_ref().map(StacksService::source),
+            recordings: self.on_demand.as_ref().map(OnDemand::source),
+        }
+    }
+
     fn attach(&mut self, args: &DaemonArgs) -> Result<()> {
         for pid in &args.pids {
             self.observer.probes.attach_process(Tgid(*pid))?;
@@ -269,6 +289,9 @@ impl Daemon {
             if arrived.iter().any(|a| a.signal == Signal::SIGHUP) {
                 self.reload();
             }
+            if arrived.iter().any(|a| a.signal == Signal::SIGUSR1) {
+                self.record_busiest();
+            }
             let batch = self.observer.probes.take()?;
             drop(urgent);
             self.observer.take(&batch)?;
@@ -294,6 +317,14 @@ impl Daemon {
         }
     }
 
+    /// SIGUSR1 asks for a recording.
+    fn record_busiest(&self) {
+        match &self.on_demand {
+            Some(on_demand) => on_demand.record_busiest(),
+            None => note!("gpuprobe: SIGUSR1 is ignored: give a directory with --record-dir to record at it"),
+        }
+    }
+
     /// What happened since the last snapshot is pushed at the end.
     fn push_last(&mut self) -> Result<()> {
         if self.push.is_some() { self.publish() } else { Ok(()) }
@@ -305,7 +336,13 @@ impl Daemon {
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
         snapshot.self_metrics = self.self_metrics.read();
         snapshot.pushed = self.push.as_ref().map(Push::counts);
+        snapshot.recordings = self.on_demand.as_ref().map(OnDemand::counts);
         snapshot.summed_up = self.observer.processes.take_summed_up();
+        if let Some(on_demand) = &mut self.on_demand {
+            let is_limited = !self.args.pids.is_empty();
+            let observed = is_limited.then(|| self.observer.probes.capture.targets()).transpose()?;
+            on_demand.set_seen(&snapshot, observed);
+        }
         self.latest.publish(snapshot, self.args.refresh);
         if let Some(stacks) = &self.stacks {
             let capture = &mut self.observer.probes.capture;

@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use gpuprobe_output::{HttpError, SeriesSettings};
 
 use super::{Daemon, open_endpoint};
-use crate::cli::{DaemonArgs, daemon_settings};
-use crate::session::threads::stacks_service::StacksService;
+use crate::cli::{DaemonArgs, OnDemandArgs, daemon_settings};
 use crate::terminal::notes::note;
 
 impl Daemon {
@@ -38,7 +37,9 @@ impl Daemon {
         self.observer.probes.verbose = new.verbose;
         self.observer.probes.set_budget(new.budget);
         self.watch.set_rescan(new.rescan);
+        self.on_demand.iter().for_each(|on_demand| on_demand.set_times(&new.on_demand));
         let fixed = self.args.clone();
+        let OnDemandArgs { time, time_limit, .. } = new.on_demand;
         self.args = DaemonArgs {
             warm_up: new.warm_up,
             rescan: new.rescan,
@@ -49,6 +50,7 @@ impl Daemon {
             refresh: new.refresh,
             budget: self.observer.probes.budget.as_ref().and(new.budget),
             display_interval: new.display_interval,
+            on_demand: OnDemandArgs { time, time_limit, ..self.args.on_demand.clone() },
             ..fixed
         };
         unchanged.extend(self.serve_as(new));
@@ -96,8 +98,7 @@ impl Daemon {
     fn serve(&mut self, args: DaemonArgs) -> Result<(), HttpError> {
         let endpoint = open_endpoint(&args)?;
         let url = endpoint.url();
-        self.server =
-            Some(endpoint.serve(self.latest.clone(), self.stacks.as_ref().map(StacksService::source))?);
+        self.server = Some(endpoint.serve(self.latest.clone(), self.on_request())?);
         self.args = args;
         note!("gpuprobe: metrics on {url}/metrics");
         Ok(())
@@ -158,6 +159,8 @@ fn needing_restart(old: &DaemonArgs, new: &DaemonArgs) -> Vec<&'static str> {
         ("otlp_ca_file", old.otlp.ca_file != new.otlp.ca_file),
         ("otlp_temporality", old.otlp.temporality != new.otlp.temporality),
         ("otlp_attribute", old.otlp.attributes != new.otlp.attributes),
+        ("record_dir", old.on_demand.dir != new.on_demand.dir),
+        ("record_dir_size", old.on_demand.dir_size != new.on_demand.dir_size),
         ("aggregate", old.aggregate != new.aggregate),
         ("container_logs", old.container_logs != new.container_logs),
         ("nvml", old.nvml.nvml != new.nvml.nvml),
@@ -179,7 +182,7 @@ mod tests {
     }
 
     /// Settings that take effect at once.
-    const AT_ONCE: [&str; 11] = [
+    const AT_ONCE: [&str; 13] = [
         "path",
         "warm-up",
         "rescan",
@@ -189,6 +192,8 @@ mod tests {
         "verbose",
         "refresh",
         "display-interval",
+        "record-time",
+        "record-time-limit",
         "metrics-addr",
         "web-config",
     ];

@@ -1,4 +1,4 @@
-//! The command lines of the helper processes: the attach helper and the file readers.
+//! The command lines of the helper processes: the attach helper, the file readers and the recorder.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -23,6 +23,18 @@ pub(crate) fn file_reader_starter(pauses: bool) -> Command {
 /// With `pauses`, processes are paused meanwhile, so the reader must not wait for a CPU.
 pub(crate) fn file_reader(pauses: bool) -> Command {
     helper("__reader", pauses)
+}
+
+/// The process that records on demand for a daemon that may no longer load BPF programs or execute programs.
+pub(crate) fn recorder() -> Command {
+    let mut command = helper("__recorder", false);
+    command.process_group(0);
+    command
+}
+
+/// A process that makes one recording.
+pub(crate) fn record_one() -> Command {
+    helper("__record", false)
 }
 
 fn helper(subcommand: &str, pauses: bool) -> Command {

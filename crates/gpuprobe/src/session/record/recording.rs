@@ -69,7 +69,12 @@ fn limits(args: &RecordingArgs) -> Limits {
         None => Some(MOST_BYTES),
         Some(MaxSize(limit)) => limit,
     };
-    Limits { total, segment: args.segment_size, is_default: args.max_size.is_none() }
+    Limits {
+        total,
+        segment: args.segment_size,
+        is_default: args.max_size.is_none(),
+        in_one_file: args.in_one_file,
+    }
 }
 
 #[derive(Debug)]
@@ -155,7 +160,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Takes in what is spooled, after the probes were detached. If `is_cancelled` says so, the rest is discarded.
+    /// Takes in what is spooled, after the probes were detached. If `is_cancelled` says so, or the trace is full, the rest
+    /// is discarded.
     pub(crate) fn take_spooled(
         &mut self,
         probes: &mut Probes,
@@ -167,7 +173,7 @@ impl Recording {
             note!("gpuprobe: {calls} are recorded and not decoded yet; Ctrl-C discards them");
         }
         while probes.capture.spooled_calls().is_some() {
-            if is_cancelled() {
+            if is_cancelled() || self.is_full() {
                 probes.capture.discard_spooled();
             }
             let batch = next(probes)?;
@@ -219,6 +225,11 @@ impl Recording {
     /// Whether the reader of the trace has closed it.
     pub(crate) fn is_closed(&self) -> bool {
         self.trace.is_closed()
+    }
+
+    /// Whether the trace has reached its limit and does not continue in another segment.
+    pub(crate) fn is_full(&self) -> bool {
+        self.trace.is_full()
     }
 
     /// What was live when processes exited, or is live now, by call site. It comes from the BPF rows, because events
@@ -391,6 +402,11 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
+    /// Ends the trace without a summary.
+    pub(crate) fn end_trace(self) -> Result<Finished> {
+        self.trace.finish(&self.end)
+    }
+
     /// Prints the summary, and ends the trace.
     pub(crate) fn print(self) -> Result<Finished> {
         let report = self.summary.report();

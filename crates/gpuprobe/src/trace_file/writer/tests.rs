@@ -94,6 +94,26 @@ fn segments_are_chained_and_the_oldest_are_removed() {
 }
 
 #[test]
+fn a_trace_in_one_file_says_when_it_is_full() {
+    for name in ["t.jsonl", "t.jsonl.zst"] {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { total: Some(40_000), in_one_file: true, ..Limits::default() };
+        let mut trace = create(&folder.path().join(name), limits).unwrap();
+        let ids = (0..200_000).take_while(|id| {
+            trace.event(&event(*id), Vec::new);
+            !trace.is_full()
+        });
+        let written = ids.count();
+        assert!((300..100_000).contains(&written), "{name}: {written}");
+        trace.prepare_end(3000);
+        assert_eq!(trace.removed(), 0);
+        let finished = trace.finish(&End::default()).unwrap();
+        assert_eq!(finished.segments, 1, "{name}");
+        assert!(finished.bytes >= 40_000, "{name}: {finished:?}");
+    }
+}
+
+#[test]
 fn a_planted_segment_is_not_written_and_the_trace_continues_next_to_it() {
     for name in ["t.jsonl", "t.jsonl.zst"] {
         let (folder, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
