@@ -79,7 +79,7 @@ inner_\name:
 	runtime_function cudaFreeHost, succeed
 	runtime_function cudaMallocManaged, succeed
 	runtime_function cudaMemcpy, succeed
-	runtime_function cudaMemcpyAsync, succeed
+	runtime_function cudaMemcpyAsync, cuMemcpyHtoD_v2@PLT
 	runtime_function cudaMemset, succeed
 	runtime_function cudaMemsetAsync, succeed
 

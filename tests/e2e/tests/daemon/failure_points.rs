@@ -21,9 +21,9 @@ use crate::failures::failures;
 /// The BPF program of failure points.
 const PROGRAM: &str = "failure_multi";
 
-fn daemon(tier: &str, folder: &Path, runtime: &str) -> Daemon {
+fn daemon(tier: &str, folder: &Path, runtime: &str, options: &[&str]) -> Daemon {
     let [driver, runtime] = ["libcuda.so.1", runtime].map(|name| shown(folder.join(name)));
-    Daemon::with(&["-v", "--attach", tier, "-p", &driver, "-p", &runtime])
+    Daemon::with(&[&["-v", "--attach", tier, "-p", &driver, "-p", &runtime], options].concat())
 }
 
 /// Compares failures by function and error with those of a ledger.
@@ -38,7 +38,7 @@ fn named(function: &str, error: &str, times: u64) -> ((String, String), u64) {
 }
 
 /// A folder with the stand-in of the CUDA driver, the runtime of `recording_runtime.S`, and a program for both.
-fn recording_runtime() -> TempDir {
+fn recording_runtime(source_of_program: &str) -> TempDir {
     let folder = fixtures::folder();
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1"]);
     let cc = |arguments: &[&str], file: &str| {
@@ -50,15 +50,15 @@ fn recording_runtime() -> TempDir {
     let program = ["-pthread", "-Wl,-rpath,$ORIGIN", "-o", "program", "./libcudart.so.12"];
     cc(
         &["-O1", "-L.", "-Wl,--no-as-needed"].iter().chain(&program).copied().collect::<Vec<_>>(),
-        "recorded_failures.c",
+        source_of_program,
     );
     folder
 }
 
 #[bpf_test(tiers(session, multi), alone)]
 fn failures_in_the_runtime_are_counted_and_calls_that_succeed_run_no_probe(tier: &str) {
-    let folder = recording_runtime();
-    let daemon = daemon(tier, folder.path(), "libcudart.so.12");
+    let folder = recording_runtime("recorded_failures.c");
+    let daemon = daemon(tier, folder.path(), "libcudart.so.12", &[]);
     let mut program = Talk::start(&mut Command::new(folder.path().join("program")));
     let pid = pid_of(&program.json());
     let runs = ProgramRuns::of(PROGRAM);
@@ -85,6 +85,37 @@ fn failures_in_the_runtime_are_counted_and_calls_that_succeed_run_no_probe(tier:
     }
     let said = daemon.talk.stderr();
     assert!(said.contains("and 9 failure points in "), "{said}");
+    program.go_on();
+    assert_eq!(program.end(), 0, "{}", program.stderr());
+}
+
+#[bpf_test(tiers(session, multi), alone)]
+fn failures_are_counted_once_also_while_functions_are_sampled(tier: &str) {
+    const FAILS: u64 = 10;
+    let folder = recording_runtime("many_copies.c");
+    let daemon = daemon(tier, folder.path(), "libcudart.so.12", &["--budget", "0.2%"]);
+    let mut command = Command::new("env");
+    command
+        .arg(format!("STANDIN_FAIL=cuMemcpyHtoD_v2:719:{FAILS}"))
+        .arg(folder.path().join("program"))
+        .arg("8");
+    let mut program = Talk::start(&mut command);
+    let pid = pid_of(&program.json());
+    program.go_on();
+    let printed = program.json();
+    let (copies, failed) = (number(&printed["copies"]), number(&printed["failed"]));
+    assert_eq!(failed, copies / FAILS, "{printed}");
+    let metrics = daemon.until(PATIENCE, "a function is sampled", |metrics| {
+        metrics.text.contains("gpuprobe_calls_estimated_total{")
+    });
+    let found = failures(&metrics, pid);
+    let (function, error) = ("cuMemcpyHtoD_v2", "CUDA_ERROR_LAUNCH_FAILED");
+    let names: Vec<_> = found.keys().map(|(function, error)| (function.as_str(), error.as_str())).collect();
+    assert_eq!(names, [(function, error)]);
+    let calls = metrics.by("gpuprobe_calls_total", pid, "function")[function];
+    let errors = found[&(function.to_owned(), error.to_owned())];
+    let ratio = errors as f64 * FAILS as f64 / calls as f64;
+    assert!((0.9..1.1).contains(&ratio), "{errors} of {calls} calls failed: {printed}");
     program.go_on();
     assert_eq!(program.end(), 0, "{}", program.stderr());
 }
@@ -117,7 +148,7 @@ fn assert_real(package: &str, cuda: Cuda, tier: &str) {
     fs::copy(&library, folder.path().join(soname)).unwrap();
     let program = folder.path().join("inner_calls");
     run(Command::new("cc").args(["-O1", "-ldl", "-o"]).arg(&program).arg(source("inner_calls.c")));
-    let daemon = daemon(tier, folder.path(), soname);
+    let daemon = daemon(tier, folder.path(), soname, &[]);
     let numbers = 1..;
     let in_runtime =
         IN_RUNTIME.iter().zip(numbers).map(|(name, times): (_, u64)| format!("{name}:null:{times}"));
