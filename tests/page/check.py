@@ -21,7 +21,9 @@ from servers import Daemon, Workload, stage
 
 # a program with this name, and one whose CUDA kernels have such names, are harmless
 MARKUP = "<script>x()<!--"
-PROGRAMS = {"page_ledger": "ledger", "page_demo": "demo", "page_launches": "launches", MARKUP: "launches", "page_leaks": "leaks"}
+# the first character turns the direction of the text after it
+REVERSED = "\u202eevil-name"
+PROGRAMS = {"page_ledger": "ledger", "page_demo": "demo", "page_launches": "launches", MARKUP: "launches", REVERSED: "launches", "page_leaks": "leaks"}
 PREFIX = "/gpu/one"
 # the hash is one of bcrypt
 USER, PASSWORD, HASH = "viewer", "secret", "$2y$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW"
@@ -92,8 +94,9 @@ def main(probe, standins, playwright, folder):
         demo = Workload(f"{folder}/page_demo")
         launches = Workload(f"{folder}/page_launches", "classic", "--wait")
         markup = Workload(f"{folder}/{MARKUP}", "classic", "--wait")
+        reversed_name = Workload(f"{folder}/{REVERSED}", "classic", "--wait")
         leaks = Workload(f"{folder}/page_leaks", "--wait", "--rounds", "2000", "--pace", "20")
-        started += [ledger, demo, launches, markup, leaks]
+        started += [ledger, demo, launches, markup, reversed_name, leaks]
         leaks.ledger()
         leaks.go_on()
         ledger.ledger()
@@ -105,6 +108,7 @@ def main(probe, standins, playwright, folder):
             "ledger": ledger.ledger(),
             "launches": launches.ledger(),
             "markup": {"pid": markup.pid, "name": MARKUP},
+            "reversed": {"pid": reversed_name.pid, "name": REVERSED.replace("\u202e", "\\u{202e}")},
             "leaks": leaks.pid,
         }
         browse(check, playwright, task, folder)

@@ -219,11 +219,12 @@ async function checkLooks(page) {
 
 /** Names with markup are shown as they are; scripts that get into the page anyway are blocked. */
 async function checkMarkup(page, messages) {
-  const { pid, name } = task.markup;
-  expect("a name with markup is shown as text", (await page.locator(linkOf(pid)).textContent()) === name);
-  await page.click(linkOf(pid));
-  await until("and as title", async () => (await page.locator("#process-title").textContent()) === `${name} (${pid})`);
-  await page.click("#back");
+  for (const [what, { pid, name }] of [["markup", task.markup], ["a turned direction", task.reversed]]) {
+    expect(`a name with ${what} is shown as text`, (await page.locator(linkOf(pid)).textContent()) === name);
+    await page.click(linkOf(pid));
+    await until("and as title", async () => (await page.locator("#process-title").textContent()) === `${name} (${pid})`);
+    await page.click("#back");
+  }
   expect("scripts are only those of the page", await page.evaluate(() => document.querySelectorAll("script").length === 1));
   expect(`the console is empty: ${messages.join("; ")}`, messages.length === 0);
   await page.evaluate(() => {

@@ -8,6 +8,8 @@ use super::rows::{ProcessRow, View};
 /// A column of the table of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
+    /// Shown if there are several hosts.
+    Host,
     Pid,
     User,
     Gpu,
@@ -26,7 +28,8 @@ pub enum Column {
 
 impl Column {
     /// All columns, in their order on the screen.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
+        Self::Host,
         Self::Pid,
         Self::User,
         Self::Gpu,
@@ -46,6 +49,7 @@ impl Column {
     /// The heading.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Host => "HOST",
             Self::Pid => "PID",
             Self::User => "USER",
             Self::Gpu => "GPU",
@@ -72,7 +76,7 @@ impl Column {
 
     /// Whether large values come first when a user chooses the column.
     fn is_descending(self) -> bool {
-        !matches!(self, Self::Pid | Self::User | Self::Gpu | Self::Container | Self::Name)
+        !matches!(self, Self::Host | Self::Pid | Self::User | Self::Gpu | Self::Container | Self::Name)
     }
 
     fn compare(self, a: &ProcessRow, b: &ProcessRow) -> Ordering {
@@ -80,6 +84,7 @@ impl Column {
             a.unwrap_or(f64::NEG_INFINITY).total_cmp(&b.unwrap_or(f64::NEG_INFINITY))
         };
         match self {
+            Self::Host => a.id.host.cmp(&b.id.host),
             Self::Pid => a.id.pid.cmp(&b.id.pid),
             Self::User => a.uid.cmp(&b.uid),
             Self::Gpu => a.gpus.cmp(&b.gpus),
@@ -130,7 +135,7 @@ impl Order {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arranged {
     pub order: Order,
-    /// Shows processes whose name, pid, container or pending function contains this text, in any case.
+    /// Shows processes whose name, pid, container, pending function or host contains this text, in any case.
     pub filter: String,
     /// Groups processes by container.
     pub is_tree: bool,
@@ -151,13 +156,24 @@ pub enum Line<'a> {
 }
 
 impl Arranged {
+    /// The processes to show, in their order.
+    pub fn processes<'a>(&self, view: &'a View) -> Vec<&'a ProcessRow> {
+        let process = |line| match line {
+            Line::Process(row) => Some(row),
+            Line::Group { .. } => None,
+        };
+        self.lines(view).into_iter().filter_map(process).collect()
+    }
+
     /// The lines to show. Running processes come first.
     pub fn lines<'a>(&self, view: &'a View) -> Vec<Line<'a>> {
         let wanted = self.filter.to_lowercase();
         let mut rows: Vec<&ProcessRow> = view
             .processes
             .iter()
-            .filter(|row| !(self.hides_exited && row.has_exited) && fits(row, &wanted))
+            .filter(|row| {
+                !(self.hides_exited && row.has_exited) && fits(row, view.host_name(row.id.host), &wanted)
+            })
             .collect();
         rows.sort_by(|a, b| self.compare(a, b));
         if !self.is_tree {
@@ -181,10 +197,11 @@ impl Arranged {
     }
 }
 
-fn fits(row: &ProcessRow, wanted: &str) -> bool {
+fn fits(row: &ProcessRow, host: Option<&str>, wanted: &str) -> bool {
     let contains = |text: &str| text.to_lowercase().contains(wanted);
     wanted.is_empty()
         || contains(&row.name)
+        || host.is_some_and(contains)
         || row.id.pid.to_string().contains(wanted)
         || row.container.as_deref().is_some_and(contains)
         || row.pending.as_ref().is_some_and(|pending| contains(&pending.function))

@@ -20,6 +20,8 @@ const POINTS: usize = (LENGTH_SECONDS / STEP_SECONDS) as usize;
 const MOST_PROCESSES: usize = 256;
 /// Entries of the log.
 const MOST_ENTRIES: usize = 500;
+/// XIDs among them. They are rare and serious, so failures never push them out.
+const MOST_XIDS: usize = 100;
 /// Entries that one snapshot may add: a process can fail in many ways at once.
 const MOST_NEW_ENTRIES: usize = 50;
 
@@ -30,6 +32,9 @@ pub struct GpuHistory {
     pub busy_percent: VecDeque<Option<u32>>,
     pub used_bytes: VecDeque<Option<u64>>,
     pub watts: VecDeque<Option<u32>>,
+    /// Points without a reading of the GPU, since the last one.
+    #[serde(skip)]
+    missed: usize,
 }
 
 /// A process over time.
@@ -111,13 +116,23 @@ impl History {
 
     fn add_gpus(&mut self, snapshot: &Snapshot) {
         let states = &snapshot.gpu_states.gpus;
-        self.gpus.retain(|gpu| states.iter().any(|state| state.gpu == gpu.gpu));
+        // NVML may fail for a while: a GPU is forgotten when nothing of its curves is left
+        for gpu in &mut self.gpus {
+            if states.iter().all(|state| state.gpu != gpu.gpu) {
+                push(&mut gpu.busy_percent, None);
+                push(&mut gpu.used_bytes, None);
+                push(&mut gpu.watts, None);
+                gpu.missed += 1;
+            }
+        }
+        self.gpus.retain(|gpu| gpu.missed < POINTS);
         for state in states {
             let at = self.gpus.iter().position(|gpu| gpu.gpu == state.gpu).unwrap_or_else(|| {
                 self.gpus.push(GpuHistory { gpu: state.gpu, ..GpuHistory::default() });
                 self.gpus.len() - 1
             });
             let (gpu, state) = (&mut self.gpus[at], &state.state);
+            gpu.missed = 0;
             push(&mut gpu.busy_percent, state.busy_percent);
             push(&mut gpu.used_bytes, state.memory.as_ref().map(|memory| memory.used_bytes));
             push(&mut gpu.watts, state.power_mw.map(|mw| mw / 1000));
@@ -156,7 +171,7 @@ impl History {
     }
 
     fn add_events(&mut self, snapshot: &Snapshot) {
-        let mut events = Vec::new();
+        let mut events = self.new_xids(snapshot);
         let mut failures = HashMap::new();
         for process in &snapshot.processes {
             for failure in &process.failures {
@@ -171,12 +186,6 @@ impl History {
             }
         }
         self.counted.failures = failures;
-        for xid in &snapshot.gpu_states.xids {
-            let before = self.counted.xids.insert((xid.gpu, xid.xid), xid.count).unwrap_or(0);
-            if let count @ 1.. = xid.count.saturating_sub(before) {
-                events.push(LogEvent::Xid { gpu: xid.gpu, xid: xid.xid, count });
-            }
-        }
         for loss in &snapshot.losses {
             let cause = loss.cause.as_str();
             let before = self.counted.losses.insert(cause, loss.count).unwrap_or(0);
@@ -190,10 +199,30 @@ impl History {
             events.push(LogEvent::More { entries });
         }
         for event in events {
-            if self.log.len() == MOST_ENTRIES {
-                self.log.pop_front();
-            }
+            self.make_room(&event);
             self.log.push_back(LogEntry { unix_seconds: snapshot.unix_seconds, event });
+        }
+    }
+
+    fn new_xids(&mut self, snapshot: &Snapshot) -> Vec<LogEvent> {
+        let mut events = Vec::new();
+        for xid in &snapshot.gpu_states.xids {
+            let before = self.counted.xids.insert((xid.gpu, xid.xid), xid.count).unwrap_or(0);
+            if let count @ 1.. = xid.count.saturating_sub(before) {
+                events.push(LogEvent::Xid { gpu: xid.gpu, xid: xid.xid, count });
+            }
+        }
+        events
+    }
+
+    /// Drops the oldest entry if there is no room for this one. XIDs take the place of XIDs only once there are many.
+    fn make_room(&mut self, event: &LogEvent) {
+        let is_xid = |event: &LogEvent| matches!(event, LogEvent::Xid { .. });
+        let xids = self.log.iter().filter(|entry| is_xid(&entry.event)).count();
+        let drops_xid = is_xid(event) && xids >= MOST_XIDS;
+        if drops_xid || self.log.len() >= MOST_ENTRIES {
+            let oldest = self.log.iter().position(|entry| is_xid(&entry.event) == drops_xid);
+            oldest.and_then(|at| self.log.remove(at));
         }
     }
 }
@@ -211,11 +240,13 @@ fn launches(process: &ProcessSnapshot) -> u64 {
 mod tests {
     use std::sync::Arc;
 
+    use gpuprobe_event::gpu_state::GpuState;
     use gpuprobe_event::{Api, LossCause, MemoryAmount, Space};
 
     use super::*;
     use crate::function_counts::Failure;
     use crate::gpu_state::GpuErrors;
+    use crate::live::gpu_state::IndexedGpu;
     use crate::process_info::ProcessInfo;
     use crate::snapshot::GpuMemory;
     use crate::stats::loss_counts::LossCount;
@@ -286,12 +317,43 @@ mod tests {
                 LogEvent::More { .. } => 0,
             })
             .collect();
-        assert_eq!(counts, [2, 3, 1, 9]);
+        assert_eq!(counts, [2, 1, 3, 9]);
         for second in 0..100 {
             let many = (0..100).map(|pid| process(pid, 0, second + 1)).collect();
             history.take(&at(10.0 + second as f64, many));
         }
         assert_eq!(history.log.len(), MOST_ENTRIES);
+        let is_xid = |entry: &&LogEntry| matches!(entry.event, LogEvent::Xid { .. });
+        assert_eq!(history.log.iter().filter(is_xid).count(), 1, "failures do not push it out");
+        for count in 0..1000 {
+            let mut snapshot = at(1000.0, Vec::new());
+            snapshot.gpu_states.xids = vec![GpuErrors { gpu: 0, xid: 79, count: count + 1 }];
+            history.take(&snapshot);
+        }
+        assert_eq!(history.log.iter().filter(is_xid).count(), MOST_XIDS);
+        assert!(history.log.len() <= MOST_ENTRIES);
+        let many = (0..100).map(|pid| process(pid, 0, 9999)).collect();
+        history.take(&at(2000.0, many));
         assert_eq!(history.log.back().map(|entry| &entry.event), Some(&LogEvent::More { entries: 50 }));
+    }
+
+    #[test]
+    fn a_reading_without_nvml_keeps_the_curves_of_gpus() {
+        let mut history = History::default();
+        let with_gpu = |seconds: usize| {
+            let mut snapshot = at(seconds as f64, Vec::new());
+            let state = GpuState { busy_percent: Some(7), ..GpuState::default() };
+            snapshot.gpu_states.gpus = vec![IndexedGpu { gpu: 3, state }];
+            snapshot
+        };
+        history.take(&with_gpu(10));
+        history.take(&at(20.0, Vec::new()));
+        history.take(&with_gpu(30));
+        assert_eq!(history.gpus[0].busy_percent, [Some(7), None, Some(7)]);
+        for point in 0..POINTS {
+            assert_eq!(history.gpus.len(), 1, "{point}");
+            history.take(&at(40.0 + 10.0 * point as f64, Vec::new()));
+        }
+        assert!(history.gpus.is_empty(), "nothing of its curves is left");
     }
 }

@@ -14,18 +14,25 @@ use super::rows::{GpuRow, PendingCall, ProcessId, ProcessRow, View, XidRow};
 const HARMLESS: [&str; 3] = ["gpu_idle", "applications_clocks_setting", "display_clock_setting"];
 
 /// The readings of one host that a view needs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LiveView {
     host: usize,
     /// How many readings the histories have.
     points: usize,
     before: Option<Reading>,
     latest: Reading,
-    gpus: HashMap<u8, VecDeque<GpuPoint>>,
+    gpus: HashMap<u8, GpuPoints>,
     processes: HashMap<(u32, u64), VecDeque<LivePoint>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
+struct GpuPoints {
+    points: VecDeque<GpuPoint>,
+    /// Readings without the GPU, since the last one with it.
+    missed: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
 struct GpuPoint {
     busy_percent: Option<u32>,
     memory_percent: Option<u32>,
@@ -66,8 +73,18 @@ impl LiveView {
             let state = &gpu.state;
             let memory_percent = state.memory.as_ref().map(|m| percent(m.used_bytes, m.total_bytes));
             let point = GpuPoint { busy_percent: state.busy_percent, memory_percent };
-            push(self.gpus.entry(gpu.gpu).or_default(), point, self.points);
+            let history = self.gpus.entry(gpu.gpu).or_default();
+            push(&mut history.points, point, self.points);
+            history.missed = 0;
         }
+        // NVML may fail for a while: a GPU is forgotten when nothing of its history is left
+        for (gpu, history) in &mut self.gpus {
+            if reading.gpu_states.gpus.iter().all(|row| row.gpu != *gpu) {
+                push(&mut history.points, GpuPoint::default(), self.points);
+                history.missed += 1;
+            }
+        }
+        self.gpus.retain(|_, history| history.missed < self.points);
         for process in &reading.processes {
             let point = LivePoint { unix_seconds: reading.unix_seconds, bytes: process.live_bytes() };
             push(self.processes.entry((process.pid, process.instance)).or_default(), point, self.points);
@@ -75,8 +92,12 @@ impl LiveView {
         let is_listed: std::collections::HashSet<_> =
             reading.processes.iter().map(|process| (process.pid, process.instance)).collect();
         self.processes.retain(|key, _| is_listed.contains(key));
-        self.gpus.retain(|gpu, _| reading.gpu_states.gpus.iter().any(|row| row.gpu == *gpu));
         self.before = Some(std::mem::replace(&mut self.latest, reading));
+    }
+
+    /// Whether there are two readings, so that there are rates.
+    pub fn has_rates(&self) -> bool {
+        self.elapsed_seconds().is_some()
     }
 
     pub fn view(&self) -> View {
@@ -92,6 +113,7 @@ impl LiveView {
         let sampled = reading.budget.iter().flat_map(|budget| &budget.sampled);
         let own = |reading: &Reading| reading.self_metrics.as_ref().map(|own| own.cpu_ns);
         View {
+            hosts: Vec::new(),
             unix_seconds: reading.unix_seconds,
             is_nvml_up: reading.gpu_states.is_up,
             gpus: reading.gpu_states.gpus.iter().map(|gpu| self.gpu_row(gpu)).collect(),
@@ -139,7 +161,7 @@ impl LiveView {
         let state = &gpu.state;
         let clock = |clock: Clock| state.clocks_mhz.get(clock as usize).copied().flatten();
         let history = self.gpus.get(&gpu.gpu);
-        let points = || history.into_iter().flatten();
+        let points = || history.into_iter().flat_map(|history| &history.points);
         let throttled = THROTTLE_REASONS
             .iter()
             .filter(|(name, bit)| state.throttled.unwrap_or(0) & bit != 0 && !HARMLESS.contains(name));

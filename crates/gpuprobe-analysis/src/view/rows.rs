@@ -20,6 +20,8 @@ fn as_text<S: Serializer>(number: &u64, serializer: S) -> Result<S::Ok, S::Error
 /// Everything that the overview shows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct View {
+    /// The names of the hosts, if it is not only this one. The numbers of hosts are positions in this list.
+    pub hosts: Vec<String>,
     pub unix_seconds: f64,
     /// Whether NVML answers; `None` if it was not read.
     pub is_nvml_up: Option<bool>,
@@ -123,6 +125,11 @@ pub struct XidRow {
 }
 
 impl View {
+    /// The name of a host, where there are several: one needs no name.
+    pub fn host_name(&self, host: usize) -> Option<&str> {
+        self.hosts.get(host).filter(|_| self.hosts.len() > 1).map(String::as_str)
+    }
+
     /// The views of several hosts as one.
     pub fn of_hosts(views: impl IntoIterator<Item = Self>) -> Self {
         let mut views = views.into_iter();

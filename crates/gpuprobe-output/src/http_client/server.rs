@@ -80,6 +80,12 @@ impl Server {
             return Err(wrong("it has no host"));
         };
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| user.to_owned());
+        // a port that is no port would otherwise be the usual one
+        let after_host = authority.as_str().rsplit(['@', ']']).next().unwrap_or_default();
+        let has_port = after_host.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty());
+        if has_port && uri.port_u16().is_none_or(|port| port == 0) {
+            return Err(wrong("its port is not a number from 1 to 65535"));
+        }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let tls = if is_tls { Some(connector(&host, certificates)?) } else { None };
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -175,4 +181,26 @@ fn connector(
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).map_err(ClientError::new)?;
     Ok((TlsConnector::from(Arc::new(config)), name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(url: &str) -> Result<u16, String> {
+        let certificates = Certificates { file: None, option: "--ca-file" };
+        let server = Server::new(url, "http://host:9000", certificates);
+        server.map(|(server, _)| server.port).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_port_out_of_range_is_refused() {
+        for url in
+            ["http://127.0.0.1:99999", "http://user@host:99999/prefix", "http://[::1]:65536", "http://h:0"]
+        {
+            assert!(port(url).is_err_and(|error| error.contains("port")), "{url}");
+        }
+        let good = ["http://host", "http://host:", "http://[::1]", "http://[::1]:9000", "http://u@h:65535/p"];
+        assert_eq!(good.map(|url| port(url).unwrap()), [80, 80, 80, 9000, 65535]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::view::{Column, ProcessRow};
+use gpuprobe_analysis::view::{Column, ProcessRow, View};
 
 use super::canvas::Ink;
 use super::figures::{estimated, growth, or_dash, percent, rate, short_bytes, short_duration};
@@ -11,9 +11,10 @@ use super::figures::{estimated, growth, or_dash, percent, rate, short_bytes, sho
 const OLD_NS: u64 = 10_000_000_000;
 
 /// Columns in the order in which they are left out if there is no room, the last one first.
-const BY_IMPORTANCE: [Column; 14] = [
+const BY_IMPORTANCE: [Column; 15] = [
     Column::Name,
     Column::Pid,
+    Column::Host,
     Column::Live,
     Column::Launches,
     Column::Gpu,
@@ -33,6 +34,7 @@ const NAME: u16 = 14;
 /// The width of a column, without the space after it.
 fn width(column: Column) -> u16 {
     match column {
+        Column::Host => 16,
         Column::Pid => 7,
         Column::User => 8,
         Column::Gpu => 5,
@@ -49,14 +51,18 @@ fn width(column: Column) -> u16 {
 
 /// Texts start at the left, numbers end at the right.
 pub(super) fn is_text(column: Column) -> bool {
-    matches!(column, Column::User | Column::Gpu | Column::Pending | Column::Container | Column::Name)
+    matches!(
+        column,
+        Column::Host | Column::User | Column::Gpu | Column::Pending | Column::Container | Column::Name
+    )
 }
 
 /// The columns that fit into this width, with the first column of each and its width. The name takes what is left.
-pub(super) fn fitting(total: u16) -> Vec<(u16, u16, Column)> {
+/// The host is a column only if there are several.
+pub(super) fn fitting(total: u16, has_hosts: bool) -> Vec<(u16, u16, Column)> {
     let mut left = total;
     let mut chosen: Vec<Column> = Vec::new();
-    for column in BY_IMPORTANCE {
+    for column in BY_IMPORTANCE.into_iter().filter(|column| has_hosts || *column != Column::Host) {
         let needed = width(column) + 1;
         if needed > left && !chosen.is_empty() {
             break;
@@ -76,9 +82,15 @@ pub(super) fn fitting(total: u16) -> Vec<(u16, u16, Column)> {
 }
 
 /// What a column shows of a process.
-pub(super) fn cell(row: &ProcessRow, column: Column, users: &HashMap<u32, String>) -> (String, Ink) {
+pub(super) fn cell(
+    view: &View,
+    row: &ProcessRow,
+    column: Column,
+    users: &HashMap<u32, String>,
+) -> (String, Ink) {
     let plain = |text: String| (text, Ink::Plain);
     match column {
+        Column::Host => plain(view.host_name(row.id.host).unwrap_or_default().to_owned()),
         Column::Pid => plain(row.id.pid.to_string()),
         Column::User => {
             plain(or_dash(row.uid.map(|uid| users.get(&uid).cloned().unwrap_or_else(|| uid.to_string()))))
@@ -129,8 +141,8 @@ pub(super) fn is_stuck(row: &ProcessRow) -> bool {
 }
 
 /// The pending call and the name in one column, for narrow screens.
-pub(super) fn with_pending(row: &ProcessRow, users: &HashMap<u32, String>) -> (String, Ink) {
-    let (pending, ink) = cell(row, Column::Pending, users);
+pub(super) fn with_pending(view: &View, row: &ProcessRow, users: &HashMap<u32, String>) -> (String, Ink) {
+    let (pending, ink) = cell(view, row, Column::Pending, users);
     (format!("{pending} {}", row.name), ink)
 }
 
@@ -141,12 +153,15 @@ mod tests {
     #[test]
     fn every_width_has_the_name_and_wide_screens_have_all_columns() {
         for width in 1..400 {
-            let placed = fitting(width);
-            assert!(placed.iter().any(|(_, _, column)| *column == Column::Name), "{width}");
-            let end = placed.iter().map(|(x, width, _)| x + width).max().unwrap();
-            assert!(end <= width.max(NAME), "{width}: {placed:?}");
+            for has_hosts in [false, true] {
+                let placed = fitting(width, has_hosts);
+                assert!(placed.iter().any(|(_, _, column)| *column == Column::Name), "{width}");
+                let end = placed.iter().map(|(x, width, _)| x + width).max().unwrap();
+                assert!(end <= width.max(NAME), "{width}: {placed:?}");
+            }
         }
-        let columns = |width| fitting(width).len();
+        let columns = |width| fitting(width, false).len();
         assert_eq!((columns(80), columns(120), columns(250)), (9, 12, 14));
+        assert_eq!(fitting(250, true).len(), 15);
     }
 }

@@ -39,14 +39,15 @@ impl TopScreens {
                 &format!("Process {} is no longer listed.", id.pid),
                 Ink::Strong,
             );
+            draw_problem(shown, canvas);
             canvas.text(0, last, canvas.width(), "Esc back  q quit", Ink::Faint);
             return;
         };
         let lines = lines(details, canvas);
-        let rows = usize::from(last.saturating_sub(2));
+        let first = draw_head(row, shown, canvas);
+        let rows = usize::from(last.saturating_sub(first));
         self.scrolled = self.scrolled.min(lines.len().saturating_sub(rows));
-        draw_head(row, shown, canvas);
-        for (y, line) in (2..last).zip(lines.iter().skip(self.scrolled)) {
+        for (y, line) in (first..last).zip(lines.iter().skip(self.scrolled)) {
             line.draw(canvas, y);
         }
         let more = lines.len().saturating_sub(self.scrolled + rows);
@@ -57,7 +58,19 @@ impl TopScreens {
     }
 }
 
-fn draw_head(row: &ProcessRow, shown: &Shown<'_>, canvas: &mut Canvas<'_>) {
+/// Why there are no new figures, in the second line. Returns the row after it.
+fn draw_problem(shown: &Shown<'_>, canvas: &mut Canvas<'_>) -> u16 {
+    match shown.problem {
+        Some(problem) => {
+            canvas.text(0, 1, canvas.width(), problem, Ink::Alarm);
+            2
+        }
+        None => 1,
+    }
+}
+
+/// Returns the row after the head.
+fn draw_head(row: &ProcessRow, shown: &Shown<'_>, canvas: &mut Canvas<'_>) -> u16 {
     let width = canvas.width();
     let x = canvas.text(0, 0, width, &format!("{} ({})", row.name, row.id.pid), Ink::Strong);
     let mut parts = vec![format!("{} live", short_bytes(row.live_bytes))];
@@ -66,13 +79,15 @@ fn draw_head(row: &ProcessRow, shown: &Shown<'_>, canvas: &mut Canvas<'_>) {
     parts.push(format!("{} launches", grouped(row.launches)));
     parts.extend(row.calls_share.map(|share| format!("{}% in calls", percent(share))));
     parts.extend(row.container.as_ref().map(|container| format!("in {container}")));
-    parts.extend(shown.hosts.get(row.id.host).cloned());
+    parts.extend(shown.view.host_name(row.id.host).map(str::to_owned));
     parts.extend(row.has_exited.then(|| "exited".to_owned()));
     canvas.text(x + 2, 0, width, &parts.join(", "), Ink::Plain);
+    let y = draw_problem(shown, canvas);
     if let Some(call) = &row.pending {
         let text = format!("in {} for {}", call.function, short_duration(call.age_ns));
-        canvas.text(0, 1, width, &text, Ink::Warning);
+        canvas.text(0, y, width, &text, Ink::Warning);
     }
+    y + 1
 }
 
 /// A line of the list.

@@ -2,7 +2,7 @@
 
 use ratatui_core::buffer::Buffer;
 
-/// The lines of a screen without styles and without spaces at their ends.
+/// The lines of a screen without styles, without spaces at their ends and without empty lines at the end.
 pub fn frame_text(buffer: &Buffer) -> String {
     let mut text = String::new();
     for y in 0..buffer.area.height {
@@ -21,5 +21,7 @@ pub fn frame_text(buffer: &Buffer) -> String {
         text.push_str(line.trim_end());
         text.push('\n');
     }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
     text
 }

@@ -2,17 +2,18 @@
 
 use super::canvas::{Canvas, Ink};
 
-const KEYS: [(&str, &str); 14] = [
+const KEYS: [(&str, &str); 15] = [
     ("Up Down PgUp PgDn", "move; Home and End for the first and the last"),
     ("Enter", "open the process: kernels, memory by call site, copies, calls, errors"),
     ("Esc Backspace", "back; in the overview, show all processes again"),
-    ("/", "filter by name, pid, container or pending function"),
+    ("/", "filter by name, pid, container, pending function or host"),
     ("< >", "sort by the column before or after; or click on a heading"),
     ("r", "reverse the order"),
     ("t", "group by container"),
     ("e", "hide exited processes"),
     ("p Space", "pause"),
     ("? F1", "this help; any key goes back"),
+    ("Ctrl-Z", "back to the shell, which continues it with fg"),
     ("q Ctrl-C", "quit"),
     ("", ""),
     ("LIVE GROWTH/s", "memory that is allocated and not freed; red: a call site may leak"),

@@ -20,6 +20,11 @@ pub enum Key {
     F1,
     /// Ctrl-C.
     Interrupt,
+    /// Ctrl-Z.
+    Suspend,
+    /// The keys up to [`Key::PasteEnd`] are a text that was pasted.
+    PasteStart,
+    PasteEnd,
     /// The mouse at a column and a row of the screen.
     Click(u16, u16),
     ScrollUp,
@@ -30,6 +35,8 @@ pub enum Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reaction {
     Redraw,
+    /// Give the terminal back until the shell continues the program.
+    Suspend,
     Quit,
 }
 
@@ -43,10 +50,24 @@ impl TopScreens {
     pub fn press(&mut self, key: Key, view: &View) -> Reaction {
         match (key, self.screen) {
             (Key::Interrupt, _) => return Reaction::Quit,
+            (Key::Suspend, _) => return Reaction::Suspend,
+            (Key::PasteStart, _) => self.is_pasting = true,
+            // Esc, too, in case the end got lost
+            (Key::PasteEnd | Key::Escape, _) if self.is_pasting => self.is_pasting = false,
+            (Key::PasteEnd, _) => {}
+            // a pasted text is no command: it has a meaning as part of a filter only
+            _ if self.is_pasting => {
+                if let (Key::Char(_), true) = (key, self.is_typing) {
+                    self.type_filter(key);
+                }
+            }
             _ if self.is_typing => self.type_filter(key),
             (Key::Char('q'), Screen::Overview | Screen::Details(_)) => return Reaction::Quit,
-            (_, Screen::Help) => self.screen = Screen::Overview,
-            (Key::Char('?' | 'h') | Key::F1, _) => self.screen = Screen::Help,
+            (_, Screen::Help) => self.screen = self.before_help,
+            (Key::Char('?' | 'h') | Key::F1, _) => {
+                self.before_help = self.screen;
+                self.screen = Screen::Help;
+            }
             (Key::Char('p' | ' '), _) => self.is_paused = !self.is_paused,
             (_, Screen::Overview) => self.press_in_overview(key, view),
             (_, Screen::Details(_)) => self.press_in_details(key),
@@ -75,7 +96,7 @@ impl TopScreens {
         let page = isize::try_from(self.drawn.rows).unwrap_or(1).max(1);
         match key {
             Key::Enter => self.open(),
-            Key::Escape => self.arranged.filter.clear(),
+            Key::Escape | Key::Backspace => self.arranged.filter.clear(),
             Key::Char('/') => self.is_typing = true,
             Key::Char('<' | ',') => self.sort_by_next(-1),
             Key::Char('>' | '.') => self.sort_by_next(1),

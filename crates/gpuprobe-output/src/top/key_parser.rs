@@ -46,6 +46,7 @@ fn parse(bytes: &[u8]) -> Parsed {
         [b'\r' | b'\n', ..] => Parsed::Key(Key::Enter, 1),
         [0x7f | 0x08, ..] => Parsed::Key(Key::Backspace, 1),
         [0x03, ..] => Parsed::Key(Key::Interrupt, 1),
+        [0x1a, ..] => Parsed::Key(Key::Suspend, 1),
         [0x00..0x20, ..] => Parsed::Nothing(1),
         _ => character(bytes),
     }
@@ -80,6 +81,8 @@ fn sequence(rest: &[u8]) -> Parsed {
             Some("5") => Some(Key::PageUp),
             Some("6") => Some(Key::PageDown),
             Some("11") => Some(Key::F1),
+            Some("200") => Some(Key::PasteStart),
+            Some("201") => Some(Key::PasteEnd),
             _ => None,
         },
         b'M' => parameters.strip_prefix('<').and_then(mouse),
@@ -134,6 +137,8 @@ mod tests {
             keys("\x1b[<0;12;3M\x1b[<0;12;3m\x1b[<64;1;1M\x1b[<65;1;1M"),
             [Click(11, 2), ScrollUp, ScrollDown]
         );
+        assert_eq!(keys("\x1b[200~a\nq\x1b[201~"), [PasteStart, Char('a'), Enter, Char('q'), PasteEnd]);
+        assert_eq!(keys("\x1a"), [Suspend]);
         assert_eq!(keys("\x1b"), [Escape]);
         assert_eq!(keys("\x1bq"), [Escape, Char('q')]);
         assert_eq!(keys("\x1b[99x\x1b[1;5Cq"), [Char('q')], "unknown sequences are ignored");

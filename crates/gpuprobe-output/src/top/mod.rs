@@ -14,7 +14,7 @@ mod readings;
 
 use std::collections::HashMap;
 
-use gpuprobe_analysis::view::{Arranged, Details, Line, ProcessId, View};
+use gpuprobe_analysis::view::{Arranged, Details, ProcessId, View};
 use ratatui_core::buffer::Buffer;
 
 pub use self::frame_text::frame_text;
@@ -38,20 +38,24 @@ pub struct Shown<'a> {
     pub view: &'a View,
     /// Of the process that is open.
     pub details: Option<&'a Details>,
-    /// Where the figures come from; empty if it is this host.
-    pub hosts: &'a [String],
     /// Names of the users of this host.
     pub users: &'a HashMap<u32, String>,
     /// The time of day, as it is to be shown.
     pub time: &'a str,
     /// Why there are no new figures.
     pub problem: Option<&'a str>,
+    /// Whether a user can press keys: they are explained in the last line.
+    pub has_keys: bool,
 }
 
 /// The state of the screens: what the user has chosen.
 #[derive(Clone, Debug)]
 pub struct TopScreens {
     screen: Screen,
+    /// The screen before the help.
+    before_help: Screen,
+    /// The terminal sends a text that was pasted.
+    is_pasting: bool,
     arranged: Arranged,
     /// The process under the cursor.
     selected: Option<ProcessId>,
@@ -78,6 +82,8 @@ impl TopScreens {
     pub fn new(arranged: Arranged, strokes: Strokes) -> Self {
         Self {
             screen: Screen::default(),
+            before_help: Screen::default(),
+            is_pasting: false,
             arranged,
             selected: None,
             has_moved: false,
@@ -102,6 +108,18 @@ impl TopScreens {
         self.is_paused
     }
 
+    /// Which processes are shown, and how.
+    pub fn arranged(&self) -> &Arranged {
+        &self.arranged
+    }
+
+    /// The rows that a frame needs to show everything.
+    pub fn full_height(&self, view: &View) -> u16 {
+        // GPUs have at most two lines each, and at most a third of the screen
+        let (gpus, lines) = (view.gpus.len() * 6, self.arranged.lines(view).len());
+        u16::try_from(gpus + lines + 5).unwrap_or(u16::MAX)
+    }
+
     /// Draws the screen into a buffer of the terminal's size.
     pub fn draw(&mut self, shown: &Shown<'_>, buffer: &mut Buffer) {
         let mut canvas = canvas::Canvas::new(buffer, self.strokes);
@@ -114,10 +132,6 @@ impl TopScreens {
 
     /// The processes of the table in their order.
     fn listed(&self, view: &View) -> Vec<ProcessId> {
-        let id = |line: Line<'_>| match line {
-            Line::Process(row) => Some(row.id),
-            Line::Group { .. } => None,
-        };
-        self.arranged.lines(view).into_iter().filter_map(id).collect()
+        self.arranged.processes(view).into_iter().map(|row| row.id).collect()
     }
 }

@@ -19,6 +19,9 @@ impl TopScreens {
         y = draw_gpus(shown, canvas, y);
         self.draw_processes(shown, canvas, y);
         let last = canvas.height().saturating_sub(1);
+        if !shown.has_keys {
+            return;
+        }
         if self.is_typing {
             let text = format!("Filter: {}_", self.arranged.filter);
             canvas.text(0, last, canvas.width(), &text, Ink::Strong);
@@ -39,16 +42,23 @@ impl TopScreens {
         let sampled = view.estimated.len() as u64;
         parts.extend((sampled > 0).then(|| format!("~ {} sampled", count(sampled, "function", "functions"))));
         parts.extend(view.own_cpu_share.map(|share| format!("gpuprobe {}% CPU", percent(share))));
-        parts.extend(
-            (!self.arranged.filter.is_empty()).then(|| format!("filter \"{}\"", self.arranged.filter)),
-        );
         let x = canvas.text(0, 0, canvas.width(), "gpuprobe top ", Ink::Strong);
-        let x = canvas.text(x, 0, canvas.width(), shown.time, Ink::Plain);
-        let ink = if view.lost > 0 { Ink::Warning } else { Ink::Plain };
-        let x = canvas.text(x + 2, 0, canvas.width(), &parts.join(", "), ink);
+        let mut x = canvas.text(x, 0, canvas.width(), shown.time, Ink::Plain);
+        // what the user has chosen comes first: without it, the figures are misleading
         if self.is_paused {
-            canvas.text(x + 2, 0, canvas.width(), "PAUSED", Ink::Heading);
+            x = canvas.text(x + 2, 0, canvas.width(), "PAUSED", Ink::Heading);
         }
+        if !self.arranged.filter.is_empty() {
+            x = canvas.text(
+                x + 2,
+                0,
+                canvas.width(),
+                &format!("filter \"{}\"", self.arranged.filter),
+                Ink::Strong,
+            );
+        }
+        let ink = if view.lost > 0 { Ink::Warning } else { Ink::Plain };
+        canvas.text(x + 2, 0, canvas.width(), &parts.join(", "), ink);
         let mut y = 1;
         if let Some(problem) = shown.problem {
             canvas.text(0, y, canvas.width(), problem, Ink::Alarm);
@@ -58,7 +68,7 @@ impl TopScreens {
     }
 
     fn draw_processes(&mut self, shown: &Shown<'_>, canvas: &mut Canvas<'_>, heading_row: u16) {
-        let columns = fitting(canvas.width());
+        let columns = fitting(canvas.width(), shown.view.hosts.len() > 1);
         canvas.line(heading_row, Ink::Heading);
         for (x, width, column) in &columns {
             let order = self.arranged.order;
@@ -71,7 +81,7 @@ impl TopScreens {
             }
         }
         let first = heading_row + 1;
-        let rows = canvas.height().saturating_sub(first + 1);
+        let rows = canvas.height().saturating_sub(first + u16::from(shown.has_keys));
         self.drawn = DrawnTable { heading_row, rows, columns };
         let lines = self.arranged.lines(shown.view);
         self.keep_cursor(&lines, rows);
@@ -95,8 +105,10 @@ impl TopScreens {
                 let has_pending = self.drawn.columns.iter().any(|(_, _, column)| *column == Column::Pending);
                 for (x, width, column) in &self.drawn.columns {
                     let (text, ink) = match column {
-                        Column::Name if !has_pending && is_stuck(row) => with_pending(row, shown.users),
-                        column => cell(row, *column, shown.users),
+                        Column::Name if !has_pending && is_stuck(row) => {
+                            with_pending(shown.view, row, shown.users)
+                        }
+                        column => cell(shown.view, row, *column, shown.users),
                     };
                     let ink = if row.has_exited && ink == Ink::Plain { Ink::Faint } else { ink };
                     if is_text(*column) {
@@ -197,7 +209,7 @@ fn draw_gpu(shown: &Shown<'_>, canvas: &mut Canvas<'_>, y: u16, gpu: &GpuRow) {
     let strokes = canvas.strokes;
     let width = canvas.width();
     let wide = width >= 120;
-    let host = shown.hosts.get(gpu.host).map(|host| format!("{host} ")).unwrap_or_default();
+    let host = shown.view.host_name(gpu.host).map(|host| format!("{host} ")).unwrap_or_default();
     let name = if wide { format!(" {:<16.16}", gpu.name) } else { String::new() };
     let mut x = canvas.text(0, y, width, &format!("{host}GPU {}{name} ", gpu.gpu), Ink::Strong);
     let busy = or_dash(gpu.busy_percent.map(|percent| format!("{percent}%")));
@@ -210,6 +222,14 @@ fn draw_gpu(shown: &Shown<'_>, canvas: &mut Canvas<'_>, y: u16, gpu: &GpuRow) {
         let text = format!("{bar} {}/{} ", short_bytes(used), short_bytes(total));
         x = canvas.text(x, y, width, &text, ink);
     }
+    // before what is always there, so that a narrow screen has them
+    if gpu.xids > 0 {
+        x = canvas.text(x, y, width, &format!(" {} XID ", gpu.xids), Ink::Alarm);
+    }
+    if !gpu.throttled.is_empty() {
+        let text = format!(" throttled: {} ", gpu.throttled.join(" ").replace('_', " "));
+        x = canvas.text(x, y, width, &text, Ink::Warning);
+    }
     if let Some(watts) = gpu.watts {
         let limit = gpu.limit_watts.map(|limit| format!("/{limit:.0}")).unwrap_or_default();
         x = canvas.text(x, y, width, &format!(" {watts:.0}{limit}W"), Ink::Plain);
@@ -220,13 +240,6 @@ fn draw_gpu(shown: &Shown<'_>, canvas: &mut Canvas<'_>, y: u16, gpu: &GpuRow) {
     }
     if let Some(mhz) = gpu.sm_mhz {
         x = canvas.text(x, y, width, &format!(" {mhz}MHz"), Ink::Plain);
-    }
-    if gpu.xids > 0 {
-        x = canvas.text(x, y, width, &format!("  {} XID", gpu.xids), Ink::Alarm);
-    }
-    if !gpu.throttled.is_empty() {
-        let text = format!("  throttled: {}", gpu.throttled.join(" ").replace('_', " "));
-        x = canvas.text(x, y, width, &text, Ink::Warning);
     }
     // GPM reports it for a longer time
     if wide && gpu.traffic.is_empty() {

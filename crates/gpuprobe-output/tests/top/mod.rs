@@ -26,6 +26,7 @@ struct Session {
     screens: TopScreens,
     size: (u16, u16),
     problem: Option<&'static str>,
+    has_keys: bool,
 }
 
 impl Session {
@@ -37,7 +38,7 @@ impl Session {
         let mut live = LiveView::new(0, 60);
         readings.into_iter().for_each(|reading| live.take(reading));
         let screens = TopScreens::new(Arranged::default(), Strokes::Blocks);
-        let mut session = Self { view: live.view(), live, screens, size, problem: None };
+        let mut session = Self { view: live.view(), live, screens, size, problem: None, has_keys: true };
         session.frame();
         session
     }
@@ -49,10 +50,10 @@ impl Session {
         let shown = Shown {
             view: &self.view,
             details: details.as_ref(),
-            hosts: &[],
             users: &users,
             time: "12:00:00",
             problem: self.problem,
+            has_keys: self.has_keys,
         };
         self.screens.draw(&shown, &mut buffer);
         frame_text(&buffer)
@@ -139,6 +140,82 @@ fn a_pause_and_a_problem_are_shown() {
     session.problem = Some("node1:9000: connection refused");
     assert!(session.press(&[Key::Char('p')]).contains("PAUSED") && session.screens.is_paused());
     assert!(session.frame().contains("\nnode1:9000: connection refused\n"));
+    let opened = session.press(&[Key::Enter]);
+    assert!(opened.contains("\nnode1:9000: connection refused\n"), "{opened}");
+    let mut narrow = Session::new((80, 24));
+    let frame = narrow.press(&[Key::Char('p'), Key::Char('/'), Key::Char('x'), Key::Enter]);
+    assert!(frame.lines().next().is_some_and(|line| line.contains("PAUSED  filter \"x\"")), "{frame}");
+}
+
+#[test]
+fn several_hosts_are_named_and_can_be_chosen() {
+    let mut session = Session::new((120, 40));
+    session.view.hosts = vec!["node1:9000".to_owned()];
+    let frame = session.frame();
+    assert!(!frame.contains("node1") && !frame.contains("HOST"), "one host needs no name: {frame}");
+    let mut second = session.view.clone();
+    second.processes.iter_mut().for_each(|row| row.id.host = 1);
+    second.gpus.iter_mut().for_each(|row| row.host = 1);
+    session.view = View::of_hosts([session.view.clone(), second]);
+    session.view.hosts = vec!["node1:9000".to_owned(), "node2:9000".to_owned()];
+    let frame = session.frame();
+    assert!(frame.contains("node1:9000 GPU 0") && frame.contains("HOST"), "{frame}");
+    let keys: Vec<Key> = "/NODE2".chars().map(Key::Char).collect();
+    let chosen = session.press(&keys);
+    let rows = chosen.lines().skip_while(|line| !line.contains("HOST")).skip(1);
+    let rows: Vec<&str> = rows.take_while(|line| !line.is_empty()).collect();
+    assert!(rows.len() == 8 && rows.iter().all(|row| row.starts_with("node2:9000 ")), "{chosen}");
+}
+
+/// Frames for files have all rows and no keys.
+#[test]
+fn a_frame_without_keys_has_every_process() {
+    let mut session = Session::new((120, 40));
+    let row = session.view.processes[0].clone();
+    session.view.processes = (0..500)
+        .map(|pid| {
+            let mut row = row.clone();
+            row.id.pid = pid;
+            row
+        })
+        .collect();
+    session.has_keys = false;
+    session.size.1 = session.screens.full_height(&session.view);
+    assert_eq!(session.pids().len(), 500);
+    let frame = session.frame();
+    assert!(!frame.contains("quit") && !frame.ends_with("\n\n"));
+}
+
+#[test]
+fn help_goes_back_and_pasted_text_is_no_command() {
+    let mut session = Session::new((120, 40));
+    let opened = session.press(&[Key::Enter]);
+    assert_eq!(session.press(&[Key::Char('?'), Key::Char('x')]), opened);
+    session.press(&[Key::Escape, Key::Char('/')]);
+    let paste = [Key::PasteStart, Key::Char('l'), Key::Enter, Key::Char('q'), Key::PasteEnd];
+    assert!(session.press(&paste).contains("Filter: lq_"));
+    session.press(&[Key::Enter]);
+    let unchanged = session.frame();
+    assert_eq!(session.press(&[Key::PasteStart, Key::Char('q'), Key::Char('t'), Key::PasteEnd]), unchanged);
+    let all = session.press(&[Key::Backspace]);
+    assert!(!all.contains("filter \""), "{all}");
+    assert_eq!(session.screens.press(Key::Suspend, &session.view), Reaction::Suspend);
+    assert_eq!(session.screens.press(Key::Char('q'), &session.view), Reaction::Quit);
+}
+
+/// NVML may fail for a while: the curve of a GPU has a gap then.
+#[test]
+fn a_reading_without_nvml_keeps_the_history_of_gpus() {
+    let mut readings = readings();
+    let mut without = readings[2].clone();
+    without.gpu_states.gpus.clear();
+    let mut after = readings[2].clone();
+    (without.unix_seconds, after.unix_seconds) = (without.unix_seconds + 2.0, after.unix_seconds + 4.0);
+    readings.extend([without, after]);
+    let session = Session::of(readings, (80, 24));
+    let history = &session.view.gpus[0].busy_history;
+    assert_eq!(history.len(), 5);
+    assert!(history[2].is_some() && history[3].is_none() && history[4].is_some(), "{history:?}");
 }
 
 /// Names with escapes, wide and combining characters change neither the columns nor the terminal.
@@ -153,9 +230,9 @@ fn hostile_names_do_not_move_columns() {
             let shown = Shown {
                 view: &session.view,
                 details: None,
-                hosts: &[],
                 users: &users,
                 time: "",
+                has_keys: true,
                 problem: Some("\x1b[2Jx\u{202e}y"),
             };
             session.screens.draw(&shown, &mut buffer);

@@ -39,7 +39,7 @@ pub(crate) struct TopArgs {
     /// Sort by this column, such as live, launch or errors
     #[arg(long, value_name = "COLUMN", value_parser = order)]
     pub(crate) sort: Option<Order>,
-    /// Show only processes whose name, pid, container or pending function contains this
+    /// Show only processes whose name, pid, container, pending function or host contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) filter: String,
     /// Group processes by container

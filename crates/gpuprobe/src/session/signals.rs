@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use anyhow::{Context, Result};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// A received signal.
@@ -29,6 +29,11 @@ fn handled_signals() -> SigSet {
         set.add(signal);
     }
     set
+}
+
+/// The signals that stop and continue a program on a terminal.
+fn stop_signals() -> SigSet {
+    SigSet::from_iter([Signal::SIGTSTP, Signal::SIGCONT])
 }
 
 /// Blocks SIGQUIT, which Ctrl-\ sends, before the others: it asks for stacks, and is answered once there is something to
@@ -58,9 +63,17 @@ pub(crate) struct Signals {
 impl Signals {
     /// Blocks the signals in this thread, and in children until they call [`unblock_signals`].
     pub(crate) fn block() -> Result<Self> {
-        let set = handled_signals();
+        Self::of(&handled_signals())
+    }
+
+    /// Also receives SIGTSTP and SIGCONT, for a program that covers the terminal.
+    pub(crate) fn block_with_stops() -> Result<Self> {
+        Self::of(&handled_signals().iter().chain(stop_signals().iter()).collect())
+    }
+
+    fn of(set: &SigSet) -> Result<Self> {
         set.thread_block().context("cannot block signals")?;
-        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        let fd = SignalFd::with_flags(set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
             .context("cannot create a signalfd")?;
         Ok(Self { fd })
     }
@@ -98,5 +111,14 @@ impl Signals {
 
 /// Whether a signal ends gpuprobe. SIGUSR1 and SIGUSR2 are meant for the command that it runs.
 pub(crate) fn ends_session(signal: Signal) -> bool {
-    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2)
+    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGTSTP | Signal::SIGCONT)
+}
+
+/// Stops this process as Ctrl-Z would, and returns when it is continued. Without a shell that could continue it, Linux
+/// ignores the signal, and it returns at once.
+pub(crate) fn stop_until_continued() -> Result<()> {
+    let stop = SigSet::from_iter([Signal::SIGTSTP]);
+    raise(Signal::SIGTSTP).context("cannot stop")?;
+    // it was blocked, and is delivered here
+    stop.thread_unblock().and_then(|()| stop.thread_block()).context("cannot stop")
 }

@@ -25,6 +25,9 @@ use super::notes::{print_stored_notes, store_notes};
 /// Ask the terminal for clicks and the wheel, with coordinates as numbers; and no longer.
 const MOUSE_ON: Print<&str> = Print("\x1b[?1000h\x1b[?1006h");
 const MOUSE_OFF: Print<&str> = Print("\x1b[?1006l\x1b[?1000l");
+/// Ask it to mark texts that are pasted; and no longer.
+const PASTE_ON: Print<&str> = Print("\x1b[?2004h");
+const PASTE_OFF: Print<&str> = Print("\x1b[?2004l");
 /// How long the rest of an escape sequence may take, in milliseconds. A single Esc is the key.
 const REST_OF_SEQUENCE: u8 = 20;
 
@@ -53,7 +56,7 @@ impl FullScreen {
         store_notes();
         // from here on dropping it restores the terminal
         let screen = Terminal::new(CrosstermBackend::new(io::stdout()));
-        let covered = execute!(io::stdout(), EnterAlternateScreen, MOUSE_ON, Hide);
+        let covered = cover();
         match (screen, covered) {
             (Ok(terminal), Ok(())) => Ok(Self { terminal, unread: Vec::new(), size: None }),
             (Err(error), _) | (_, Err(error)) => {
@@ -61,6 +64,22 @@ impl FullScreen {
                 Err(error).context("cannot control the terminal: -b prints frames instead")
             }
         }
+    }
+
+    /// Gives the terminal to the shell while the program is stopped, then covers it again.
+    pub(crate) fn suspend(&mut self, stop_until_continued: fn() -> Result<()>) -> Result<()> {
+        restore();
+        stop_until_continued()?;
+        self.cover_again()
+    }
+
+    /// Covers the terminal again, after others may have written to it and changed its modes.
+    pub(crate) fn cover_again(&mut self) -> Result<()> {
+        // the present modes are those to restore at the end
+        disable_raw_mode().ok();
+        enable_raw_mode().context("cannot control the terminal")?;
+        store_notes();
+        cover().and_then(|()| self.terminal.clear()).context("cannot write to the terminal")
     }
 
     /// Draws a frame; only what differs from the last one is written.
@@ -94,6 +113,10 @@ impl FullScreen {
     }
 }
 
+fn cover() -> io::Result<()> {
+    execute!(io::stdout(), EnterAlternateScreen, MOUSE_ON, PASTE_ON, Hide)
+}
+
 /// Whether there is something to read. A terminal that is gone can be read, too: it has an end.
 fn has_input(wait: PollTimeout) -> Result<bool> {
     let stdin = io::stdin();
@@ -114,7 +137,7 @@ impl Drop for FullScreen {
 /// Gives the terminal back as it was, and prints the messages that came meanwhile. If the terminal is gone, there is
 /// nothing to restore.
 fn restore() {
-    execute!(io::stdout(), MOUSE_OFF, LeaveAlternateScreen, Show).ok();
+    execute!(io::stdout(), PASTE_OFF, MOUSE_OFF, LeaveAlternateScreen, Show).ok();
     disable_raw_mode().ok();
     io::stdout().flush().ok();
     print_stored_notes();

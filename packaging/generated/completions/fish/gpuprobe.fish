@@ -48,7 +48,7 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l password-file 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l interval -d 'Time between two updates' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -s n -l updates -d 'End after this many updates' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l sort -d 'Sort by this column, such as live, launch or errors' -r
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l filter -d 'Show only processes whose name, pid, container or pending function contains this' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l filter -d 'Show only processes whose name, pid, container, pending function or host contains this' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l budget -d 'The most that probes may take of each process\'s time, such as 2%; see `gpuprobe daemon --help`' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand top" -l driver-folder -d 'Folder in which the NVIDIA kernel module lists the host\'s GPUs; set it if the host\'s /proc is mounted elsewhere' -r -F

@@ -1,8 +1,10 @@
 //! `top --connect`: the figures of daemons, without privileges.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown, until};
@@ -61,6 +63,45 @@ fn the_figures_of_a_daemon_equal_its_metrics_and_the_ledger() {
         both["processes"].as_array().unwrap().iter().filter(|row| row["id"]["pid"] == pid).collect();
     assert_eq!(hosts.len(), 2);
     assert_ne!(hosts[0]["id"]["host"], hosts[1]["id"]["host"]);
+}
+
+/// The first update has rates, `--filter` chooses processes, and a daemon that does not answer is named.
+#[bpf_test]
+fn json_has_rates_hosts_and_problems() {
+    let (folder, mut program) = paused_ledger();
+    let pid = pid_of(&program.json());
+    let daemon = Daemon::with(&["-p", &shown(folder.path().join("libcuda.so.1"))]);
+    make_calls(&mut program);
+    daemon.until(PATIENCE, "its calls", |m| !m.by("gpuprobe_calls_total", pid, "function").is_empty());
+    let url = format!("http://{}", daemon.address());
+    let filter = ["--filter", &pid.to_string(), "--connect", &url];
+    let view = unprivileged(folder.path(), &[&filter[..], &["--connect", "http://127.0.0.1:1"]].concat());
+    let rows = view["processes"].as_array().unwrap();
+    assert!(rows.len() == 1 && rows[0]["id"]["pid"] == pid, "{view}");
+    for rate in ["launches_per_second", "copies_per_second", "calls_share", "growth_per_second"] {
+        assert!(rows[0][rate].is_number(), "{rate}: {view}");
+    }
+    assert_eq!(view["hosts"], serde_json::json!([daemon.address().to_string(), "127.0.0.1:1"]));
+    assert!(view["problem"].as_str().is_some_and(|text| text.starts_with("127.0.0.1:1: ")), "{view}");
+    let view = unprivileged(folder.path(), &["--connect", &url, "--filter", "no process has this name"]);
+    assert!(view["processes"].as_array().unwrap().is_empty() && view["problem"].is_null(), "{view}");
+}
+
+#[test]
+fn silent_daemons_do_not_delay_a_signal() {
+    // they accept connections, and never answer
+    let silent = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let urls = silent.each_ref().map(|socket| format!("http://{}", socket.local_addr().unwrap()));
+    let daemons = ["--connect", &urls[0], "--connect", &urls[1]];
+    for daemons in [&daemons[..2], &daemons] {
+        let mut top = gpuprobe(&[&["top", "--json"], daemons].concat()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        let sent = Command::new("kill").arg(top.id().to_string()).status().unwrap();
+        assert!(sent.success());
+        let asked = Instant::now();
+        top.wait().unwrap();
+        assert!(asked.elapsed() < Duration::from_secs(5), "{daemons:?}: {:?}", asked.elapsed());
+    }
 }
 
 #[bpf_test]

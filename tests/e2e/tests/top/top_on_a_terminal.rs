@@ -51,6 +51,25 @@ fn keys_sort_filter_open_resize_and_quit() {
 }
 
 #[bpf_test]
+fn it_stops_and_continues() {
+    let pane = Pane::open(80, 24);
+    pane.run(&top(""));
+    pane.until("top", |screen| screen.contains("q quit"));
+    for _ in 0..2 {
+        pane.press(&["C-z"]);
+        pane.until("the shell", |screen| screen.contains("Stopped"));
+        pane.assert_restored();
+        pane.run("fg");
+        pane.until("top", |screen| screen.contains("q quit") && !screen.contains("ready>"));
+    }
+    // keys are read again without Enter
+    pane.press(&["?"]);
+    pane.until("the help", |screen| screen.contains("keys and columns"));
+    pane.press(&["x", "q"]);
+    pane.assert_restored();
+}
+
+#[bpf_test]
 fn the_terminal_is_restored_after_ctrl_c_and_signals() {
     let own = std::process::id();
     let pane = Pane::open(80, 24);
@@ -98,7 +117,7 @@ fn wrong_usage_is_one_line() {
     let line = wrong(&["top"]);
     assert_eq!(line, "gpuprobe: top needs a terminal: -b prints frames as text, --json as JSON\n");
     let line = wrong(&["top", "--sort", "nonsense"]);
-    assert!(line.contains("no such column: one of pid, user"), "{line}");
+    assert!(line.contains("no such column: one of host, pid, user"), "{line}");
     let line = wrong(&["top", "-b", "-d", "999999999"]);
     assert!(line.lines().count() <= 2 && line.contains("999999999"), "{line}");
 }

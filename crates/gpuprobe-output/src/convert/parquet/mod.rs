@@ -7,8 +7,8 @@
 //! another encodes the columns. The caller also writes, so that errors of the output are its own.
 
 mod column;
+mod event_rows;
 mod rows;
-mod table;
 mod table_columns;
 mod worker;
 
@@ -20,8 +20,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Converted;
+use event_rows::{File, Table, take_bytes};
 use parquet::file::metadata::KeyValue;
-use table::{File, Table, take_bytes};
 use worker::Worker;
 
 /// Events that are passed on together, and how often that many can be on the way. Of a forged trace each can have a
@@ -41,7 +41,7 @@ pub(super) struct Parquet<W> {
 
 impl<W: Write> Parquet<W> {
     pub(super) fn new(meta: &Meta, mut out: W) -> io::Result<Self> {
-        let mut file = table::new_file().map_err(io::Error::other)?;
+        let mut file = event_rows::new_file().map_err(io::Error::other)?;
         add_fields(&mut file, "meta", meta);
         // before the first event, so that an output that cannot be written is noticed early
         out.write_all(&take_bytes(&mut file).map_err(io::Error::other)?)?;

@@ -22,7 +22,7 @@ impl<I: Send + 'static, O: Send + 'static, S: Send + 'static> Worker<I, O, S> {
         let run = move || {
             let mut state = state;
             for item in to_do {
-                // if nobody takes the results, the output failed
+                // if the results are not taken, the output failed
                 if done.send(work(&mut state, item)).is_err() {
                     break;
                 }

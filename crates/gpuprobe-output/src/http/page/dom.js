@@ -8,6 +8,10 @@ export function element(tag, text, look) {
   return made;
 }
 
+export function textNode(text) {
+  return document.createTextNode(text);
+}
+
 export function byId(id) {
   return document.getElementById(id);
 }

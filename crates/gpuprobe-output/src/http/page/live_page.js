@@ -5,6 +5,9 @@ import { drawOverview } from "./overview.js";
 import { drawGone, drawProcess } from "./process.js";
 
 const EVERY_MS = 2000;
+const TIMEOUT_MS = 10_000;
+/** Figures that are older than this are reported, unless the daemon takes new ones more rarely. */
+const OLD_SECONDS = 60;
 
 let latest = null;
 
@@ -31,15 +34,27 @@ function draw() {
   else drawGone(open.pid);
 }
 
-async function read(path) {
-  const answer = await fetch(path, { cache: "no-store" });
-  if (!answer.ok) throw new Error(`${path}: ${answer.status} ${answer.statusText}`);
-  return answer.json();
+/** Requests a path below that of the page. The address of the page may have a password, which fetch would refuse. */
+function request(path) {
+  const url = new URL(path, location.origin + location.pathname);
+  return fetch(url, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+}
+
+async function readView() {
+  const answer = await request("api/view");
+  if (!answer.ok) throw new Error(`api/view: ${answer.status} ${answer.statusText}`);
+  const { view, history } = await answer.json();
+  const [before, last] = history.times.slice(-2);
+  const tooOld = Math.max(OLD_SECONDS, last > before ? 3 * (last - before) : 0);
+  // the clock of the daemon, if possible: that of the browser may differ
+  const now = Date.parse(answer.headers.get("date") ?? "") || Date.now();
+  const age = now / 1000 - view.unix_seconds;
+  return { view, history, oldSeconds: age > tooOld ? Math.round(age) : null };
 }
 
 /** The details of a process; null if it is no longer listed. */
 async function readProcess({ pid, instance }) {
-  const answer = await fetch(`api/process/${pid}/${instance}`, { cache: "no-store" });
+  const answer = await request(`api/process/${pid}/${instance}`);
   return answer.ok ? answer.json() : null;
 }
 
@@ -47,15 +62,17 @@ async function update() {
   const status = byId("status");
   try {
     const open = openProcess();
-    const [{ view, history }, details] = await Promise.all([read("api/view"), open && readProcess(open)]);
+    const [{ view, history, oldSeconds }, details] = await Promise.all([readView(), open && readProcess(open)]);
     // another process may have been opened meanwhile
     const isStillOpen = openProcess()?.instance === open?.instance;
     latest = { view, history, details: isStillOpen ? details : null };
     if (isStillOpen) draw();
     const running = view.processes.filter((p) => !p.has_exited).length;
     const time = new Date(view.unix_seconds * 1000).toLocaleTimeString();
-    status.textContent = `Processes: ${running}, GPUs: ${view.gpus.length}, read at ${time}`;
-    status.className = "";
+    const isOld = oldSeconds !== null;
+    const text = `Processes: ${running}, GPUs: ${view.gpus.length}, read at ${time}`;
+    status.textContent = isOld ? `${text}: the daemon has had no new figures for ${oldSeconds} s` : text;
+    status.className = isOld ? "alarm" : "";
   } catch (error) {
     status.textContent = `No answer from the daemon (${error.message}). Trying again.`;
     status.className = "alarm";

@@ -6,7 +6,7 @@ import { bytes, causes, count, duration, estimated, growth, orDash, percent, rat
 
 /** A call that has not returned for so long is marked. */
 const LONG_CALL_NS = 10e9;
-/** Entries of the log that are shown. */
+/** Entries of the log that are shown; XIDs are always shown. */
 const MOST_ENTRIES = 100;
 
 /**
@@ -179,7 +179,7 @@ function drawProcesses(view) {
 function entryText(entry) {
   switch (entry.kind) {
     case "failure":
-      return `${entry.name} (${entry.pid}): ${entry.function} failed with ${entry.error}${times(entry.count)}`;
+      return ` (${entry.pid}): ${entry.function} failed with ${entry.error}${times(entry.count)}`;
     case "xid":
       return `GPU ${entry.gpu}: XID ${entry.xid}${times(entry.count)}`;
     case "loss":
@@ -195,14 +195,17 @@ function times(n) {
 
 function drawLog(log) {
   const entries = log
-    .slice(-MOST_ENTRIES)
+    .filter((entry, at) => entry.kind === "xid" || at >= log.length - MOST_ENTRIES)
     .reverse()
     .map((entry) => {
       const line = element("li", undefined, entry.kind === "xid" ? "alarm" : "");
       const at = new Date(entry.unix_seconds * 1000);
       const time = element("time", at.toLocaleTimeString());
       time.dateTime = at.toISOString();
-      line.append(time, ` ${entryText(entry)}`);
+      line.append(time, " ");
+      // the direction of a name must not change where its pid is shown
+      if (entry.name) line.append(element("bdi", entry.name));
+      line.append(entryText(entry));
       return line;
     });
   if (entries.length === 0) entries.push(element("li", "None since the start of the daemon.", "faint"));

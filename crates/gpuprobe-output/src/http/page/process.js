@@ -1,14 +1,15 @@
 // One process in detail.
 
 import { curveCard } from "./charts.js";
-import { byId, element, show } from "./dom.js";
+import { byId, element, show, textNode } from "./dom.js";
 import { bytes, count, duration, estimated, orDash, percent, rate, spanOf } from "./units.js";
 
 /** Call sites whose memory is drawn over time. */
 const MOST_CURVES = 6;
 
 export function drawProcess(process, details, history) {
-  byId("process-title").textContent = `${process.name} (${process.id.pid})`;
+  // the direction of a name must not change where its pid is shown
+  show(byId("process-title"), [element("bdi", process.name), textNode(` (${process.id.pid})`)]);
   const parts = [`${bytes(process.live_bytes)} live`, `peak ${bytes(process.peak_bytes)}`];
   parts.push(`${estimated(count(process.launches), process.has_estimated_launches)} launches`);
   parts.push(`${percent(process.calls_share)} of its time in calls`);
@@ -20,7 +21,7 @@ export function drawProcess(process, details, history) {
 }
 
 export function drawGone(pid) {
-  byId("process-title").textContent = `Process ${pid} is no longer listed.`;
+  show(byId("process-title"), [textNode(`Process ${pid} is no longer listed.`)]);
   byId("process-summary").textContent = "";
   show(byId("process-charts"), []);
   show(byId("process-tables"), []);

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use gpuprobe_analysis::view::Reading;
@@ -15,6 +15,11 @@ use super::{Source, wait_for};
 use crate::cli::TopArgs;
 use crate::session::signals::Signals;
 
+/// How often a new answer is looked for before there is a frame.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long the first frame waits for the first answers of several daemons.
+const FIRST_ANSWERS: Duration = Duration::from_secs(1);
+
 /// What a thread has read last.
 #[derive(Debug, Default)]
 struct Latest {
@@ -22,8 +27,13 @@ struct Latest {
     problem: Option<String>,
 }
 
+impl Latest {
+    fn has_answer(&self) -> bool {
+        self.reading.is_some() || self.problem.is_some()
+    }
+}
+
 pub(super) struct DaemonSource {
-    /// Empty if there is only one, which needs no name on the screen.
     names: Vec<String>,
     latest: Vec<Arc<Mutex<Latest>>>,
 }
@@ -33,7 +43,8 @@ fn locked(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
 }
 
 impl DaemonSource {
-    pub(super) fn open(args: &TopArgs) -> Result<Self> {
+    /// `None` if a signal ended gpuprobe before there was an answer.
+    pub(super) fn open(args: &TopArgs, signals: &mut Signals) -> Result<Option<Self>> {
         let read = |file: &PathBuf| {
             fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
         };
@@ -42,11 +53,6 @@ impl DaemonSource {
         for url in &args.connect {
             let client = DaemonClient::new(url, args.ca_file.as_deref(), password.as_deref())?;
             let latest = Arc::<Mutex<Latest>>::default();
-            // a daemon that does not answer now may do so later, but a wrong address is reported at once
-            take(&client, &latest);
-            if let (1, Some(problem)) = (args.connect.len(), locked(&latest).problem.take()) {
-                anyhow::bail!("{problem}");
-            }
             source.names.push(client.name());
             source.latest.push(Arc::clone(&latest));
             let interval = args.interval;
@@ -54,13 +60,33 @@ impl DaemonSource {
                 .name("daemon".to_owned())
                 .spawn(move || {
                     loop {
-                        std::thread::sleep(interval);
                         take(&client, &latest);
+                        std::thread::sleep(interval);
                     }
                 })
                 .context("cannot start a thread")?;
         }
-        Ok(source)
+        Ok(if source.wait_for_answers(signals)? { Some(source) } else { None })
+    }
+
+    /// Waits for the first answer of each daemon. Of several ones, some may be silent. Whether gpuprobe goes on.
+    fn wait_for_answers(&self, signals: &mut Signals) -> Result<bool> {
+        let started = Instant::now();
+        let is_done = || match self.latest.as_slice() {
+            [only] => locked(only).has_answer(),
+            all => started.elapsed() > FIRST_ANSWERS || all.iter().all(|latest| locked(latest).has_answer()),
+        };
+        while !is_done() {
+            wait_for(signals, None, LOOK_EVERY)?;
+            if signals.termination_signal().is_some() {
+                return Ok(false);
+            }
+        }
+        // a daemon that does not answer now may do so later, but a wrong address is reported at once
+        match (self.latest.as_slice(), self.problem()) {
+            ([_], Some(problem)) => anyhow::bail!("{problem}"),
+            _ => Ok(true),
+        }
     }
 }
 
@@ -89,6 +115,10 @@ impl Source for DaemonSource {
 
     fn hosts(&self) -> &[String] {
         &self.names
+    }
+
+    fn has_problem(&self, host: usize) -> bool {
+        self.latest.get(host).is_none_or(|latest| locked(latest).problem.is_some())
     }
 
     fn problem(&self) -> Option<String> {

@@ -120,6 +120,10 @@ impl Source for LocalSource {
         &[]
     }
 
+    fn has_problem(&self, _host: usize) -> bool {
+        false
+    }
+
     fn problem(&self) -> Option<String> {
         None
     }
