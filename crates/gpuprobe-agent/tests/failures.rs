@@ -9,7 +9,9 @@ use common::{Finished, Host, agent, standins};
 use gpuprobe_event::agent::{AgentRequest, Collection, EMIT, LIBRARY};
 
 fn work(arguments: &[&str]) -> Host {
-    Host::new(&standins().workload("gpu_work"), arguments).env("TAP_BEFORE", "collect")
+    let host = Host::new(&standins().workload("gpu_work"), arguments).env("TAP_BEFORE", "collect");
+    // a program that ends at once would end before the agent has answered
+    host.env("TAP_ANSWER", "1")
 }
 
 /// Everything that was enabled was disabled again.

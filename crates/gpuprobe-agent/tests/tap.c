@@ -5,6 +5,7 @@
  *   TAP_AGENT    the agent's file, or several, separated by colons
  *   TAP_OUTPUT   gets each batch after its length, four bytes
  *   TAP_BEFORE   semaphores that are set before the agent is initialized, such as collect,nodes
+ *   TAP_ANSWER   if set, the program waits after the agent is initialized until it has sent something
  *   TAP_STEPS    what happens later: 200:collect:1,500:collect:0 are milliseconds to wait, a semaphore and
  *                its value
  */
@@ -23,6 +24,7 @@
 static void *agents[4];
 static unsigned int agent_count;
 static int output = -1;
+static volatile int has_sent;
 
 /* What the probed function does instead. */
 static void write_batch(const void *batch, size_t length)
@@ -32,6 +34,7 @@ static void write_batch(const void *batch, size_t length)
 
 	if (writev(output, parts, 2) != (ssize_t)(sizeof(bytes) + length))
 		abort();
+	has_sent = 1;
 }
 
 /* Writes a jump over the beginning of the function, where a breakpoint would be. */
@@ -127,6 +130,9 @@ int InitializeInjection(void)
 
 		result &= initialize() == 1;
 	}
+	/* ten seconds at most */
+	for (int ms = 0; getenv("TAP_ANSWER") && !has_sent && ms < 10000; ms++)
+		usleep(1000);
 	return result;
 }
 
