@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpuprobe_discover::python::{
@@ -70,10 +71,17 @@ impl Waiting {
         }
     }
 
-    /// The system call of a thread: its number, six arguments, stack and instruction pointer.
+    /// The system call that a thread waits in: its number, six arguments, stack and instruction pointer. The thread may still
+    /// be on its way there.
     fn system_call(&self, native: u32) -> Vec<String> {
         let path = format!("{PROC}/{}/task/{native}/syscall", self.pid());
-        std::fs::read_to_string(path).unwrap().split_whitespace().map(str::to_owned).collect()
+        loop {
+            let text = std::fs::read_to_string(&path).unwrap();
+            if text.trim() != "running" {
+                return text.split_whitespace().map(str::to_owned).collect();
+            }
+            sleep(Duration::from_millis(1));
+        }
     }
 
     fn pid(&self) -> u32 {
@@ -160,6 +168,7 @@ fn the_frames_of_all_threads_are_those_that_the_program_reports() {
         let kinds = ["async", "generator", "main", "method", "native", "recursion", "unicode"];
         assert_eq!(waiting.threads.keys().collect::<Vec<_>>(), kinds);
         for (name, thread) in &waiting.threads {
+            waiting.system_call(thread.native);
             let state = interpreter.thread_state(&memory, PythonThread::Pthread(thread.pthread)).unwrap();
             let stack = interpreter.frames(&memory, state);
             assert_eq!(stack.end, PythonStackEnd::Complete, "{name}");
