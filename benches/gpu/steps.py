@@ -19,7 +19,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/gpu"))
-from torch_blocks import blocks  # noqa: E402
+from torch_blocks import blocks, decoder  # noqa: E402
 
 
 def pin_threads():
@@ -39,16 +39,6 @@ def training():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-
-    return step
-
-
-def decoder():
-    model, x = blocks(12)
-
-    def step():
-        with torch.no_grad():
-            model(x)
 
     return step
 

@@ -1,4 +1,4 @@
-"""Transformer blocks that are small enough to be bound by the CPU. Used by torch_gpu_time.py and benches/gpu/steps.py."""
+"""Transformer blocks that are small enough to be bound by the CPU."""
 
 import torch
 
@@ -18,3 +18,14 @@ class Block(torch.nn.Module):
 def blocks(number):
     """A model of some blocks, and an input for it."""
     return torch.nn.Sequential(*(Block() for _ in range(number))).cuda(), torch.randn(1, 16, 256, device="cuda")
+
+
+def decoder():
+    """A function that makes a step of twelve blocks."""
+    model, x = blocks(12)
+
+    def step():
+        with torch.no_grad():
+            model(x)
+
+    return step
