@@ -9,7 +9,8 @@ turns just before and just after it, some hundredths of a second away. In each r
 and as many turns without it run before and after: the difference between the two programs in those turns is
 divided out. Both use the same two CPUs. torch.profiler runs in its own program: what it loads into a process stays
 there and keeps costing time. So does CUPTI, which gpuprobe's agent uses: the programs with the agent are others too.
-PEER_FOLDER is the output of benches/gpu/build. Exits 1 if a mode costs more than its target.
+PEER_FOLDER is the output of benches/gpu/build. Exits 1 if a mode costs more than its target. SIGTERM ends it early, with the
+result of the rounds so far.
 """
 
 import argparse
@@ -32,7 +33,7 @@ PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../packa
 # steps of a turn, which takes some 30 ms
 STEPS = {"training": 20, "decoder": 10, "graph": 100}
 SETTLED_AFTER = 0.5
-# the budget acts on measurements of the past seconds
+# for so long the programs run before a mode with a budget is measured, because it acts on the calls of the past seconds
 BUDGET_SETTLED_AFTER = 5
 # turns of a mode that are not measured
 WARM_UP = 3
@@ -74,7 +75,7 @@ class Loop:
 class Background:
     """A program that runs during the steps. It has started when it prints a given word on stderr."""
 
-    def __init__(self, command, word, folder, settled_after):
+    def __init__(self, command, word, folder):
         self.said = open(f"{folder}/said", "w+")
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.said)
         # it must not keep running after an error here
@@ -88,7 +89,7 @@ class Background:
         else:
             sys.exit(f"overhead.py: {command[0]} did not begin within 30 s: {open(f'{folder}/said').read()}")
         # its start-up work must not be measured
-        time.sleep(settled_after)
+        time.sleep(SETTLED_AFTER)
 
     def end(self):
         self.process.send_signal(signal.SIGINT)
@@ -98,10 +99,15 @@ class Background:
 
 class Mode:
     """What is measured in the loop with this name: a command for the loop that says a word when it has started,
-    torch.profiler, or the loop itself, compared with another one."""
+    torch.profiler, or the loop itself, compared with another one. One that samples costs something in some turns only, so
+    that their mean counts, not their median."""
 
-    def __init__(self, what, loop, command=None, word=None, other=None):
+    def __init__(self, what, loop, command=None, word=None, other=None, samples=False):
         self.what, self.loop, self.command, self.word, self.other = what, loop, command, word, other
+        self.samples = samples
+
+    def average(self):
+        return statistics.fmean if self.samples else statistics.median
 
     def is_profiler(self):
         return not self.command and not self.other
@@ -126,10 +132,11 @@ def modes(args, folder):
     return {
         "entry": Mode("empty probes on the entry of what the daemon counts", "watched", empty("entry"), "ready"),
         "empty": Mode("the same on entry and return: the floor", "watched", empty("both"), "ready"),
+        "switched": Mode("the same on entry, attached for a millisecond three times a second", "watched", empty("switched"), "ready"),
         "memory": Mode("gpuprobe daemon --memleak", "watched", daemon("--memleak"), "metrics on"),
         "daemon": Mode("gpuprobe daemon, all that it counts by default", "watched", daemon(), "metrics on"),
         "returns": Mode("gpuprobe daemon --all-launch-returns", "watched", daemon("--all-launch-returns"), "metrics on"),
-        "packaged": Mode("gpuprobe daemon, packaged settings", "watched", daemon("--config", PACKAGED), "metrics on"),
+        "packaged": Mode("gpuprobe daemon, packaged settings", "watched", daemon("--config", PACKAGED), "metrics on", samples=True),
         "record": Mode("gpuprobe record to a file", "watched", record(), "functions in"),
         "record-driver": Mode("gpuprobe record --layer driver", "watched", record("--layer", "driver"), "functions in"),
         "two_events": Mode("11 functions of the runtime, two events a call", "watched", two_events, "ready"),
@@ -140,8 +147,9 @@ def modes(args, folder):
     }
 
 
-def turns(loop, twin, pairs):
-    """Ratios of a loop's turns to the twin's around them, in wall and CPU time, and the microseconds per step of both."""
+def turns(loop, twin, pairs, average):
+    """Ratios of a loop's turns to the twin's around them, in wall and CPU time, and the microseconds per step of both: the
+    averages of them all."""
     found = []
     before = twin.part()
     for turn in range(WARM_UP + pairs):
@@ -150,39 +158,67 @@ def turns(loop, twin, pairs):
         if turn >= WARM_UP:
             found.append([2 * mine / (a + b) for mine, a, b in zip(took, before, after)] + [took[0], after[0]])
         before = after
-    return [statistics.median(column) for column in zip(*found)]
+    return [average(column) for column in zip(*found)]
+
+
+def settle(loop, twin):
+    """Runs both in turn until a budget has decided what it samples."""
+    until = time.monotonic() + BUDGET_SETTLED_AFTER
+    while time.monotonic() < until:
+        loop.part()
+        twin.part()
+
+
+class Stopped(Exception):
+    """SIGTERM has come."""
+
+
+def stop(*_):
+    raise Stopped
 
 
 def measure(args, loops, chosen, folder):
     """For each mode, the result of turns() in each round: before, with, and after it."""
     measured = {name: [] for name in chosen}
-    twin, last = loops["twin"], {}
-    for round in range(args.rounds):
-        # rotate, so that no mode always follows the same other mode
-        order = list(chosen)
-        order = order[round % len(order) :] + order[: round % len(order)]
-        for name in order:
-            mode = chosen[name]
-            loop, without = loops[mode.loop], loops[mode.other or mode.loop]
-            before = last.get(without) or turns(without, twin, args.pairs)
-            if mode.command:
-                settled_after = BUDGET_SETTLED_AFTER if name == "packaged" else SETTLED_AFTER
-                background = Background(mode.command(loop), mode.word, folder, settled_after)
-            elif mode.is_profiler():
-                loop.ask("profile")
-            took = turns(loop, twin, args.pairs)
-            if mode.command:
-                background.end()
-            elif mode.is_profiler():
-                loop.ask("end")
-            last = {without: turns(without, twin, args.pairs)}
-            measured[name].append([before, took, last[without]])
+    try:
+        for round in range(args.rounds):
+            measure_round(args, loops, chosen, folder, round, measured)
+    except Stopped:
+        if any(len(rounds) < 2 for rounds in measured.values()):
+            sys.exit("overhead.py: stopped before the second round ended")
     return measured
+
+
+def measure_round(args, loops, chosen, folder, round, measured):
+    twin, last = loops["twin"], {}
+    # rotate, so that no mode always follows the same other mode
+    order = list(chosen)
+    order = order[round % len(order) :] + order[: round % len(order)]
+    for name in order:
+        mode = chosen[name]
+        loop, without = loops[mode.loop], loops[mode.other or mode.loop]
+        average = mode.average()
+        before = last.get((without, average)) or turns(without, twin, args.pairs, average)
+        if mode.command:
+            background = Background(mode.command(loop), mode.word, folder)
+        elif mode.is_profiler():
+            loop.ask("profile")
+        if mode.samples:
+            settle(loop, twin)
+        took = turns(loop, twin, args.pairs, average)
+        if mode.command:
+            background.end()
+        elif mode.is_profiler():
+            loop.ask("end")
+        after = turns(without, twin, args.pairs, average)
+        last = {(without, average): after}
+        measured[name].append([before, took, after])
 
 
 def report(args, chosen, measured):
     steps = STEPS[args.workload]
-    print(f"{args.workload}: {args.rounds} rounds of {args.pairs} turns of {steps} steps in each mode; medians of rounds\n")
+    rounds = min(len(rounds) for rounds in measured.values())
+    print(f"{args.workload}: {rounds} rounds of {args.pairs} turns of {steps} steps in each mode; medians of rounds\n")
     print(f"{'us a step':<64}{'without':>8}{'with':>8}{'ratio':>8}   half of all rounds   of CPU time")
     ratios = {}
     for name, mode in chosen.items():
@@ -229,6 +265,7 @@ def main():
     args = parser.parse_args()
     if args.rounds < 2:
         parser.error("--rounds: at least 2")
+    signal.signal(signal.SIGTERM, stop)
     with tempfile.TemporaryDirectory() as folder:
         chosen = modes(args, folder)
         if args.only:

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
 /*
- * two_events OBJECT LIBRARY [both|entry FUNCTION...]: probes eleven functions of a CUDA runtime, two events
- * per call, and prints a line for each; or attaches empty probes to entry and return, or to the entry only,
- * of the given functions. Prints `ready` on stderr, and the number of events after SIGINT. It exists only to
- * compare gpuprobe with it.
+ * two_events OBJECT LIBRARY [both|entry|switched FUNCTION...]: probes eleven functions of a CUDA runtime, two
+ * events per call, and prints a line for each; or attaches empty probes to entry and return, or to the entry
+ * only, of the given functions. `switched` attaches those of the entry for a millisecond, again and again, as
+ * sampling does for longer. Prints `ready` on stderr, and the number of events after SIGINT. It exists only
+ * to compare gpuprobe with it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <bpf/libbpf.h>
 #include "two_events.h"
 
@@ -89,6 +91,23 @@ static unsigned long offset_of(Elf *elf, const char *name)
 	return 0;
 }
 
+/* Attaches probes for a millisecond, three times a second, until it is stopped. */
+static int switch_probes(struct bpf_program *program, const char *library,
+			 const struct bpf_uprobe_multi_opts *options)
+{
+	fprintf(stderr, "ready\n");
+	while (!stop_requested) {
+		struct bpf_link *link = bpf_program__attach_uprobe_multi(program, -1, library, NULL, options);
+
+		if (!link)
+			return 0;
+		usleep(1000);
+		bpf_link__destroy(link);
+		usleep(332000);
+	}
+	return 1;
+}
+
 static int attach_empty_probes(struct bpf_object *object, const char *library, const char *ends, int count,
 			       char **names)
 {
@@ -106,8 +125,11 @@ static int attach_empty_probes(struct bpf_object *object, const char *library, c
 		if (!offsets[i])
 			return 0;
 	}
-	return elf && count <= (int)FUNCTIONS &&
-	       bpf_program__attach_uprobe_multi(program, -1, library, NULL, &options) != NULL;
+	if (!elf || count > (int)FUNCTIONS)
+		return 0;
+	if (!strcmp(ends, "switched"))
+		return switch_probes(program, library, &options);
+	return bpf_program__attach_uprobe_multi(program, -1, library, NULL, &options) != NULL;
 }
 
 int main(int count, char **words)
@@ -119,13 +141,13 @@ int main(int count, char **words)
 		fprintf(stderr, "two_events: cannot load\n");
 		return 1;
 	}
+	signal(SIGINT, stop);
 	ring = ring_buffer__new(bpf_object__find_map_fd_by_name(object, "events"), print, NULL, NULL);
 	if (!ring || !(count > 3 ? attach_empty_probes(object, words[2], words[3], count - 4, words + 4)
 				 : attach_events(object, words[2]))) {
 		fprintf(stderr, "two_events: cannot attach to %s\n", words[2]);
 		return 1;
 	}
-	signal(SIGINT, stop);
 	fprintf(stderr, "ready\n");
 	while (!stop_requested) {
 		int taken = ring_buffer__poll(ring, 100);
