@@ -18,7 +18,7 @@ pub(crate) fn sampled_line(function: &SampledFunction) -> String {
 
 /// The same at the end of a recording.
 pub(crate) fn recorded_line(function: &SampledCalls) -> String {
-    let SampledCalls { function, estimated_calls, standard_error } = function;
+    let SampledCalls { function, estimated_calls, standard_error, .. } = function;
     line(function, "probed a part of the time", *estimated_calls, *standard_error)
 }
 
@@ -30,16 +30,16 @@ fn line(function: &str, how: &str, estimated: u64, error: u64) -> String {
 
 /// The mark of a function in a recording if its figures are estimates. They are also if no turn has come yet.
 pub(crate) fn recorded_mark(sampled: &[SampledCalls], row: &FunctionSummary) -> &'static str {
-    let is_sampled = row.estimated > 0 || sampled.iter().any(|s| *s.function == *row.name);
+    let is_it = |s: &SampledCalls| *s.function == *row.name && s.api.is_none_or(|api| api == row.api);
+    let is_sampled = row.estimated > 0 || sampled.iter().any(is_it);
     if is_sampled { MARK } else { "" }
 }
 
 /// The mark of what functions of these classes did in a recording; without classes, of what any function did.
 pub(crate) fn recorded_mark_of_classes(sampled: &[SampledCalls], classes: &[Class]) -> &'static str {
     let is_one = |s: &SampledCalls| {
-        let found = [Api::Runtime, Api::Driver]
-            .into_iter()
-            .filter_map(|api| catalogue().lookup(api, None, &s.function));
+        let apis = s.api.map_or_else(|| vec![Api::Runtime, Api::Driver], |api| vec![api]);
+        let found = apis.into_iter().filter_map(|api| catalogue().lookup(api, None, &s.function));
         found.into_iter().any(|f| classes.contains(&f.class))
     };
     let is_sampled = if classes.is_empty() { !sampled.is_empty() } else { sampled.iter().any(is_one) };
@@ -85,5 +85,51 @@ mod tests {
         function.ratio = 1.0;
         let line = "cuLaunchKernel: probed a part of the time until some time ago";
         assert_eq!(sampled_line(&function), format!("{line}: {rest}"));
+    }
+
+    #[test]
+    fn only_what_a_sampled_function_did_is_marked() {
+        let sampled = |api, function: &str| SampledCalls {
+            api,
+            function: function.to_owned(),
+            estimated_calls: 7,
+            standard_error: 2,
+        };
+        let row = |api, name: &'static str, estimated| FunctionSummary {
+            api,
+            name: name.into(),
+            calls: 9,
+            estimated,
+            errors: 0,
+            unobserved: 0,
+            unfinished: 0,
+            total_ns: 0,
+            min_ns: 0,
+            max_ns: 0,
+            bytes: 0,
+            p50_ns: None,
+            p99_ns: None,
+            latency: Vec::new(),
+            class: Class::Other,
+        };
+        let copies = [sampled(Some(Api::Driver), "cuMemcpyHtoD_v2"), sampled(Some(Api::Hook), "work")];
+        let mark = |api, name| recorded_mark(&copies, &row(api, name, 0));
+        assert_eq!(mark(Api::Driver, "cuMemcpyHtoD_v2"), MARK);
+        assert_eq!(mark(Api::Driver, "cuMemcpyDtoH_v2"), "");
+        assert_eq!(mark(Api::Hook, "work"), MARK);
+        assert_eq!(mark(Api::Runtime, "work"), "", "another function with its name");
+        assert_eq!(recorded_mark(&[], &row(Api::Driver, "cuInit", 1)), MARK, "estimated");
+        // traces of earlier versions have no API
+        assert_eq!(recorded_mark(&[sampled(None, "work")], &row(Api::Runtime, "work", 0)), MARK);
+
+        let of = |classes: &[Class]| recorded_mark_of_classes(&copies, classes);
+        assert_eq!(of(&[Class::Memcpy]), MARK);
+        assert_eq!(of(&[Class::Launch, Class::Memset]), "");
+        assert_eq!(of(&[]), MARK, "the total of all calls");
+        assert_eq!(recorded_mark_of_classes(&[], &[]), "");
+        let earlier = [sampled(None, "cudaLaunchKernel")];
+        assert_eq!(recorded_mark_of_classes(&earlier, &[Class::Launch]), MARK);
+        let hooked = [sampled(Some(Api::Hook), "cudaLaunchKernel")];
+        assert_eq!(recorded_mark_of_classes(&hooked, &[Class::Launch]), "", "a hook with its name");
     }
 }

@@ -1,128 +1,261 @@
-//! Parses a line of JSON. Strings are borrowed from the line and objects are lists, because a line has few fields and
-//! each is read once.
+//! Parses a line of JSON. Values are kept one after the other in a list that the next line uses again, and strings are
+//! borrowed from the line: to parse a line allocates nothing, unless a string in it is escaped.
 //!
-//! It accepts what serde_json accepts, in two thirds of the time: to parse lines is half of the work of reading a trace.
+//! It accepts what serde_json accepts: to parse lines is most of the work of reading a trace.
 
-use std::borrow::Cow;
+mod quotes;
 
-use memchr::memchr2;
+use quotes::quote_or_backslash;
 
-#[derive(Debug, PartialEq)]
-pub(super) enum Json<'a> {
+/// The values of one line.
+#[derive(Debug)]
+pub(super) struct Document {
+    nodes: Vec<Node>,
+    /// Escaped strings without their escapes, one after the other.
+    unescaped: String,
+    /// The last field of the outermost object for each [`slot`]; only those in `taken` are of this line.
+    slots: [u32; SLOTS],
+    /// The slots of all fields of the outermost object: most fields that a reader asks for are not there.
+    taken: u64,
+}
+
+/// A value, with its name if it is a field.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    name: Span,
+    value: Value,
+    /// The node after this one and all inside of it.
+    next: u32,
+    /// The field of the outermost object before this one with the same slot; 0 if there is none.
+    before: u32,
+}
+
+/// A part of the line, or of the unescaped texts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: u32,
+    end: u32,
+    is_unescaped: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Value {
     Null,
     Bool(bool),
     Uint(u64),
     Int(i64),
+    /// A positive number by all of its digits, and how many of them are decimal places.
+    Decimal(u64, u8),
     Float(f64),
-    String(Cow<'a, str>),
-    Array(Vec<Self>),
-    Object(Object<'a>),
+    Text(Span),
+    List,
+    Object,
+}
+
+const SLOTS: usize = 64;
+
+/// One of 64 slots for a name.
+#[inline(always)]
+fn slot(name: &[u8]) -> usize {
+    let at = |place: usize| usize::from(name.get(place).copied().unwrap_or_default());
+    (name.len() + 5 * at(0) + 3 * at(name.len() / 2)) % SLOTS
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Self { nodes: Vec::new(), unescaped: String::new(), slots: [0; SLOTS], taken: 0 }
+    }
+}
+
+impl Document {
+    /// Parses one value; `None` if it is not valid JSON.
+    pub(super) fn parse<'a>(&'a mut self, text: &'a str) -> Option<Json<'a>> {
+        const MOST: usize = u32::MAX as usize;
+        let has_control = text.bytes().fold(false, |has, byte| has | (byte < b' '));
+        self.nodes.clear();
+        self.unescaped.clear();
+        self.taken = 0;
+        let mut parser = Parser { document: self, text, at: 0, has_control, room: DEEPEST };
+        parser.value(Span::default())?;
+        let is_valid = parser.skip_blanks().is_none() && text.len() < MOST;
+        is_valid.then_some(Json { document: self, text, at: 0 })
+    }
+}
+
+/// A value of a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Json<'a> {
+    document: &'a Document,
+    text: &'a str,
+    at: u32,
 }
 
 /// Fields by name. If a name occurs twice, the last one counts.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Object<'a> {
-    fields: Vec<(Cow<'a, str>, Json<'a>)>,
-    /// The bits of all names: most fields that a reader asks for are not there.
-    names: u64,
-}
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Object<'a>(Json<'a>);
 
-/// One of 64 bits for a name.
-#[inline]
-fn bit(name: &str) -> u64 {
-    let bytes = name.as_bytes();
-    let at = |place: usize| usize::from(bytes.get(place).copied().unwrap_or_default());
-    1 << ((bytes.len() + 5 * at(0) + 3 * at(bytes.len() / 2)) % 64)
+impl<'a> Json<'a> {
+    #[inline]
+    fn node(self) -> Option<&'a Node> {
+        self.document.nodes.get(self.at as usize)
+    }
+
+    #[inline]
+    fn value(self) -> Value {
+        self.node().map_or(Value::Null, |node| node.value)
+    }
+
+    #[inline]
+    fn span(self, span: Span) -> &'a str {
+        let text = if span.is_unescaped { &self.document.unescaped } else { self.text };
+        text.get(span.start as usize..span.end as usize).unwrap_or_default()
+    }
+
+    /// The values inside of it.
+    fn inner(self) -> impl Iterator<Item = Self> + Clone {
+        let end = self.node().map_or(0, |node| node.next);
+        let mut next = self.at + 1;
+        std::iter::from_fn(move || {
+            let inner = Self { at: next, ..self };
+            next = inner.node().filter(|_| next < end)?.next;
+            Some(inner)
+        })
+    }
+
+    #[inline]
+    pub(super) fn as_bool(self) -> Option<bool> {
+        match self.value() {
+            Value::Bool(is) => Some(is),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn as_u64(self) -> Option<u64> {
+        match self.value() {
+            Value::Uint(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn as_i64(self) -> Option<i64> {
+        match self.value() {
+            Value::Uint(n) => i64::try_from(n).ok(),
+            Value::Int(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_f64(self) -> Option<f64> {
+        match self.value() {
+            Value::Uint(n) => Some(n as f64),
+            Value::Int(n) => Some(n as f64),
+            Value::Decimal(digits, places) => Some(digits as f64 / 10f64.powi(places.into())),
+            Value::Float(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// A number times this power of ten, rounded to a whole number; `None` if it is negative or too large.
+    #[inline]
+    pub(super) fn scaled(self, power: u8) -> Option<u64> {
+        let (digits, places) = match self.value() {
+            Value::Uint(n) => (n, 0),
+            Value::Decimal(digits, places) => (digits, places),
+            Value::Int(_) | Value::Float(_) => {
+                let scaled = (self.as_f64()? * 10f64.powi(power.into())).round();
+                return (0.0..u64::MAX as f64).contains(&scaled).then_some(scaled as u64);
+            }
+            _ => return None,
+        };
+        match power.checked_sub(places) {
+            Some(more) => digits.checked_mul(power_of_ten(more)?),
+            None => {
+                let unit = power_of_ten(places - power)?;
+                Some(digits / unit + u64::from(digits % unit >= unit / 2))
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn as_str(self) -> Option<&'a str> {
+        match self.value() {
+            Value::Text(span) => Some(self.span(span)),
+            _ => None,
+        }
+    }
+
+    /// The items of a list.
+    #[inline]
+    pub(super) fn as_list(self) -> Option<impl Iterator<Item = Self> + Clone> {
+        matches!(self.value(), Value::List).then(|| self.inner())
+    }
+
+    /// The items of a list that has so many.
+    #[inline]
+    pub(super) fn as_array<const N: usize>(self) -> Option<[Self; N]> {
+        let mut items = self.as_list()?;
+        let mut array = [self; N];
+        for item in &mut array {
+            *item = items.next()?;
+        }
+        items.next().is_none().then_some(array)
+    }
+
+    #[inline]
+    pub(super) fn as_object(self) -> Option<Object<'a>> {
+        matches!(self.value(), Value::Object).then_some(Object(self))
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_null(self) -> bool {
+        matches!(self.value(), Value::Null)
+    }
 }
 
 impl<'a> Object<'a> {
-    #[inline]
-    pub(super) fn get(&self, name: &str) -> Option<&Json<'a>> {
-        if self.names & bit(name) == 0 {
+    #[inline(always)]
+    pub(super) fn get(self, name: &str) -> Option<Json<'a>> {
+        if self.0.at > 0 {
+            return self.get_inside(name);
+        }
+        let (document, slot) = (self.0.document, slot(name.as_bytes()));
+        if document.taken & 1 << slot == 0 {
             return None;
         }
-        self.fields.iter().rev().find(|(field, _)| field == name).map(|(_, value)| value)
+        let mut at = document.slots[slot];
+        loop {
+            let node = document.nodes.get(at as usize).filter(|_| at > 0)?;
+            if self.0.span(node.name) == name {
+                return Some(Json { at, ..self.0 });
+            }
+            at = node.before;
+        }
     }
 
-    pub(super) fn contains_key(&self, name: &str) -> bool {
+    /// Of an object that is not the outermost one.
+    fn get_inside(self, name: &str) -> Option<Json<'a>> {
+        self.iter().filter(|(field, _)| *field == name).last().map(|(_, value)| value)
+    }
+
+    #[inline(always)]
+    pub(super) fn contains_key(self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Json<'a>)> {
-        self.fields.iter().map(|(name, value)| (&**name, value))
+    pub(super) fn iter(self) -> impl Iterator<Item = (&'a str, Json<'a>)> {
+        self.0
+            .inner()
+            .map(|value| (value.span(value.node().map_or_else(Span::default, |node| node.name)), value))
     }
-}
-
-impl<'a> Json<'a> {
-    pub(super) fn as_bool(&self) -> Option<bool> {
-        match self {
-            Self::Bool(is) => Some(*is),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_u64(&self) -> Option<u64> {
-        match self {
-            Self::Uint(n) => Some(*n),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_i64(&self) -> Option<i64> {
-        match self {
-            Self::Uint(n) => i64::try_from(*n).ok(),
-            Self::Int(n) => Some(*n),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_f64(&self) -> Option<f64> {
-        match self {
-            Self::Uint(n) => Some(*n as f64),
-            Self::Int(n) => Some(*n as f64),
-            Self::Float(n) => Some(*n),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_str(&self) -> Option<&str> {
-        match self {
-            Self::String(text) => Some(text),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_array(&self) -> Option<&Vec<Self>> {
-        match self {
-            Self::Array(items) => Some(items),
-            _ => None,
-        }
-    }
-
-    pub(super) fn as_object(&self) -> Option<&Object<'a>> {
-        match self {
-            Self::Object(object) => Some(object),
-            _ => None,
-        }
-    }
-}
-
-/// Parses one value; `None` if it is not valid JSON.
-pub(super) fn parse(text: &str) -> Option<Json<'_>> {
-    let has_control = text.bytes().fold(false, |has, byte| has | (byte < b' '));
-    let mut parser = Parser { text, at: 0, has_control, room: DEEPEST };
-    let value = parser.value()?;
-    parser.skip_blanks().is_none().then_some(value)
 }
 
 /// Objects and lists inside each other.
 const DEEPEST: u32 = 127;
 
-/// Fields that most lines have at most, which saves copying as the list grows. Larger blocks than 1032 bytes take longer
-/// to get.
-const FIELDS: usize = 18;
-
-struct Parser<'a> {
+struct Parser<'a, 'd> {
+    document: &'d mut Document,
     text: &'a str,
     at: usize,
     /// Strings must not contain control characters, and nearly no line has any.
@@ -131,7 +264,7 @@ struct Parser<'a> {
     room: u32,
 }
 
-impl<'a> Parser<'a> {
+impl Parser<'_, '_> {
     #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
@@ -163,50 +296,62 @@ impl<'a> Parser<'a> {
         is_next
     }
 
-    fn value(&mut self) -> Option<Json<'a>> {
-        match self.skip_blanks()? {
-            b'"' => self.string().map(Json::String),
-            b'-' | b'0'..=b'9' => self.number(),
-            b'{' => self.inside(Self::object),
-            b'[' => self.inside(Self::list),
-            b't' => self.word("true", Json::Bool(true)),
-            b'f' => self.word("false", Json::Bool(false)),
-            b'n' => self.word("null", Json::Null),
-            _ => None,
-        }
+    /// Adds a value with this name.
+    fn value(&mut self, name: Span) -> Option<()> {
+        let value = match self.skip_blanks()? {
+            b'"' => Value::Text(self.string()?),
+            b'-' | b'0'..=b'9' => self.number()?,
+            b'{' => return self.inside(name, Value::Object, Self::object),
+            b'[' => return self.inside(name, Value::List, Self::list),
+            b't' => self.word("true", Value::Bool(true))?,
+            b'f' => self.word("false", Value::Bool(false))?,
+            b'n' => self.word("null", Value::Null)?,
+            _ => return None,
+        };
+        self.push(name, value);
+        Some(())
     }
 
-    fn word(&mut self, word: &str, value: Json<'a>) -> Option<Json<'a>> {
+    #[inline]
+    fn push(&mut self, name: Span, value: Value) {
+        let next = self.document.nodes.len() as u32 + 1;
+        self.document.nodes.push(Node { name, value, next, before: 0 });
+    }
+
+    fn word(&mut self, word: &str, value: Value) -> Option<Value> {
         let is_word = self.text.as_bytes().get(self.at..)?.starts_with(word.as_bytes());
         self.at += word.len();
         is_word.then_some(value)
     }
 
-    fn inside(&mut self, parse: impl Fn(&mut Self) -> Option<Json<'a>>) -> Option<Json<'a>> {
+    fn inside(&mut self, name: Span, value: Value, parse: fn(&mut Self) -> Option<()>) -> Option<()> {
         self.room = self.room.checked_sub(1)?;
         self.at += 1;
-        let value = parse(self);
+        let at = self.document.nodes.len();
+        self.push(name, value);
+        parse(self)?;
+        let next = self.document.nodes.len() as u32;
+        self.document.nodes.get_mut(at)?.next = next;
         self.room += 1;
-        value
+        Some(())
     }
 
-    fn list(&mut self) -> Option<Json<'a>> {
-        let mut list = Vec::new();
+    fn list(&mut self) -> Option<()> {
         if self.take(b']') {
-            return Some(Json::Array(list));
+            return Some(());
         }
         loop {
-            list.push(self.value()?);
+            self.value(Span::default())?;
             if !self.take(b',') {
-                return self.take(b']').then_some(Json::Array(list));
+                return self.take(b']').then_some(());
             }
         }
     }
 
-    fn object(&mut self) -> Option<Json<'a>> {
-        let mut object = Object { fields: Vec::with_capacity(FIELDS), names: 0 };
+    fn object(&mut self) -> Option<()> {
+        let is_outermost = self.document.nodes.len() == 1;
         if self.take(b'}') {
-            return Some(Json::Object(object));
+            return Some(());
         }
         loop {
             if self.skip_blanks() != Some(b'"') {
@@ -216,125 +361,130 @@ impl<'a> Parser<'a> {
             if !self.take(b':') {
                 return None;
             }
-            object.names |= bit(&name);
-            object.fields.push((name, self.value()?));
+            let at = self.document.nodes.len();
+            self.value(name)?;
+            if is_outermost {
+                self.note_field(at, name)?;
+            }
             if !self.take(b',') {
-                return self.take(b'}').then_some(Json::Object(object));
+                return self.take(b'}').then_some(());
             }
         }
     }
 
-    /// A string, from its quote on. It is borrowed if nothing in it is escaped.
+    /// Notes where a field of the outermost object is.
+    #[inline]
+    fn note_field(&mut self, at: usize, name: Span) -> Option<()> {
+        let document = &mut *self.document;
+        let text = if name.is_unescaped { &document.unescaped } else { self.text };
+        let slot = slot(text.as_bytes().get(name.start as usize..name.end as usize)?);
+        if document.taken & 1 << slot != 0 {
+            document.nodes.get_mut(at)?.before = document.slots[slot];
+        }
+        document.taken |= 1 << slot;
+        document.slots[slot] = at as u32;
+        Some(())
+    }
+
+    /// A string, from its quote on.
     #[inline(always)]
-    fn string(&mut self) -> Option<Cow<'a, str>> {
+    fn string(&mut self) -> Option<Span> {
         let start = self.at + 1;
-        let mut at = start;
-        let mut is_escaped = false;
+        let found = start + quote_or_backslash(self.text.as_bytes().get(start..)?)?;
+        if self.text.as_bytes().get(found) != Some(&b'"') {
+            return self.escaped(start, found);
+        }
+        self.at = found + 1;
+        if self.has_control && self.text.as_bytes().get(start..found)?.iter().any(|byte| *byte < b' ') {
+            return None;
+        }
+        Some(Span { start: start as u32, end: found as u32, is_unescaped: false })
+    }
+
+    /// A string that has its first backslash here.
+    #[cold]
+    fn escaped(&mut self, start: usize, mut backslash: usize) -> Option<Span> {
         let end = loop {
-            let rest = self.text.as_bytes().get(at..)?;
-            let found = at + quote_or_backslash(rest)?;
+            let at = backslash + 2;
+            let found = at + quote_or_backslash(self.text.as_bytes().get(at..)?)?;
             if self.text.as_bytes().get(found) == Some(&b'"') {
                 break found;
             }
-            is_escaped = true;
-            at = found + 2;
+            backslash = found;
         };
         self.at = end + 1;
-        if is_escaped {
-            return serde_json::from_str(self.text.get(start - 1..=end)?).ok().map(Cow::Owned);
+        let text: String = serde_json::from_str(self.text.get(start - 1..=end)?).ok()?;
+        let unescaped = &mut self.document.unescaped;
+        let start = unescaped.len() as u32;
+        unescaped.push_str(&text);
+        Some(Span { start, end: unescaped.len() as u32, is_unescaped: true })
+    }
+
+    /// Reads digits after those of a number. Returns how many there were.
+    #[inline]
+    fn digits(&mut self, number: &mut u64) -> usize {
+        let start = self.at;
+        while let Some(byte @ b'0'..=b'9') = self.peek() {
+            *number = number.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+            self.at += 1;
         }
-        let text = self.text.get(start..end)?;
-        (!self.has_control || text.bytes().all(|byte| byte >= b' ')).then_some(Cow::Borrowed(text))
+        self.at - start
     }
 
-    fn digits(&mut self) -> Option<&'a [u8]> {
-        let rest = self.text.as_bytes().get(self.at..)?;
-        let length = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
-        self.at += length;
-        rest.get(..length)
-    }
-
-    fn number(&mut self) -> Option<Json<'a>> {
+    fn number(&mut self) -> Option<Value> {
         let start = self.at;
         let is_negative = self.peek() == Some(b'-');
         self.at += usize::from(is_negative);
-        let whole = self.digits()?;
-        if whole.is_empty() || whole.len() > 1 && whole.starts_with(b"0") {
+        let begins_with_0 = self.peek() == Some(b'0');
+        let mut number = 0;
+        let length = self.digits(&mut number);
+        if length == 0 || length > 1 && begins_with_0 {
             return None;
         }
-        let mut fraction: &[u8] = &[];
-        let mut is_simple = true;
+        let whole_end = self.at;
+        let mut places = 0;
         if self.peek() == Some(b'.') {
             self.at += 1;
-            fraction = self.digits().filter(|digits| !digits.is_empty())?;
-        } else if let Some(n) = unsigned(whole) {
-            // -0 is a floating-point number, so that its sign is kept
-            let json = match is_negative {
-                false => Some(Json::Uint(n)),
-                true => 0i64.checked_sub_unsigned(n).filter(|n| *n < 0).map(Json::Int),
-            };
-            if json.is_some() && !matches!(self.peek(), Some(b'e' | b'E')) {
-                return json;
+            places = self.digits(&mut number);
+            if places == 0 {
+                return None;
             }
         }
         if matches!(self.peek(), Some(b'e' | b'E')) {
             self.at += 1;
             self.at += usize::from(matches!(self.peek(), Some(b'+' | b'-')));
-            self.digits().filter(|digits| !digits.is_empty())?;
-            is_simple = false;
-        }
-        if is_simple
-            && !is_negative
-            && let Some(n) = decimal(whole, fraction)
-        {
-            return Some(Json::Float(n));
+            if self.digits(&mut 0) == 0 {
+                return None;
+            }
+        } else if length + places <= ALWAYS_FIT {
+            match (places, is_negative) {
+                (0, false) => return Some(Value::Uint(number)),
+                (1..=MOST_PLACES, false) if number < EXACT => {
+                    return Some(Value::Decimal(number, places as u8));
+                }
+                // -0 is a floating-point number, so that its sign is kept
+                (0, true) if number > 0 => return 0i64.checked_sub_unsigned(number).map(Value::Int),
+                _ => {}
+            }
+        } else if self.at == whole_end {
+            let text = self.text.get(start..whole_end)?;
+            let whole = text.parse().map(Value::Uint).ok().or_else(|| text.parse().map(Value::Int).ok());
+            if whole.is_some() {
+                return whole;
+            }
         }
         let n: f64 = self.text.get(start..self.at)?.parse().ok()?;
-        n.is_finite().then_some(Json::Float(n))
+        n.is_finite().then_some(Value::Float(n))
     }
 }
 
-/// The place of the first quote or backslash.
-#[inline]
-fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
-    const LOWEST: u64 = 0x0101_0101_0101_0101;
-    const HIGHEST: u64 = LOWEST << 7;
-    // the lowest set bit is right, and only that is used
-    let zeros = |word: u64| word.wrapping_sub(LOWEST) & !word & HIGHEST;
-    // nearly all strings are short, and a search in longer ones takes a while to begin
-    let mut at = 0;
-    while let Some(first) = bytes.get(at..).and_then(<[u8]>::first_chunk)
-        && at < 16
-    {
-        let word = u64::from_le_bytes(*first);
-        let found = zeros(word ^ (LOWEST * u64::from(b'"'))) | zeros(word ^ (LOWEST * u64::from(b'\\')));
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize / 8);
-        }
-        at += 8;
-    }
-    memchr2(b'"', b'\\', bytes.get(at..)?).map(|found| at + found)
-}
+/// So many digits always fit into 64 bits, and into 63.
+const ALWAYS_FIT: usize = 18;
+/// Whole numbers below this one are exact as floating-point numbers, as are powers of ten with so many zeros. Dividing one
+/// by the other is then the only step that rounds.
+const EXACT: u64 = 1 << 53;
+const MOST_PLACES: usize = 15;
 
-/// A whole number, if it has 64 bits.
-fn unsigned(digits: &[u8]) -> Option<u64> {
-    const ALWAYS_FIT: usize = 19;
-    let value = |byte: &u8| u64::from(byte - b'0');
-    if digits.len() <= ALWAYS_FIT {
-        return Some(digits.iter().fold(0, |n, byte| n * 10 + value(byte)));
-    }
-    digits.iter().try_fold(0u64, |n, byte| n.checked_mul(10)?.checked_add(value(byte)))
-}
-
-/// The number nearest to one with so few digits that the division alone rounds.
-fn decimal(whole: &[u8], fraction: &[u8]) -> Option<f64> {
-    const EXACT: usize = 15;
-    const POWERS: [f64; EXACT + 1] =
-        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
-    if whole.len() + fraction.len() > EXACT {
-        return None;
-    }
-    let power = POWERS.get(fraction.len())?;
-    let digits = whole.iter().chain(fraction);
-    Some(digits.fold(0u64, |n, byte| n * 10 + u64::from(byte - b'0')) as f64 / power)
+fn power_of_ten(power: u8) -> Option<u64> {
+    10u64.checked_pow(power.into())
 }

@@ -11,6 +11,8 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalogue::Api;
+
 pub use agent_fields::{agent_fields, execution_fields, range_fields};
 pub use fields::{
     Fields, Key, WrittenStacks, call_fields, out_of_memory_fields, process_fields, stack_field, xid_fields,
@@ -97,6 +99,9 @@ pub struct End {
 /// A function that was probed for a part of the time. Each of its recorded calls stands for `weight` calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampledCalls {
+    /// The library family of the function. Traces of earlier versions have only the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<Api>,
     pub function: String,
     /// How many of its calls were added by scaling.
     pub estimated_calls: u64,

@@ -2,20 +2,20 @@
 //! complete line.
 
 mod agent_line;
+mod earlier;
 mod effect_fields;
 mod out_of_memory_line;
 mod stacks;
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::json::{Json, Object, parse};
+use super::json::{Document, Json, Object};
 use super::{AGENT, EXECUTION, End, FORMAT, Meta, OUT_OF_MEMORY, RANGE};
-use crate::catalogue::{Api, Class, Function, catalogue};
+use crate::catalogue::{Api, Class, Function};
 use crate::cut::cut;
 use crate::decode::status;
 use crate::effect::{Effect, GraphContents, GraphLaunch};
@@ -27,6 +27,7 @@ use crate::event::{
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
 use crate::rank::Rank;
+use earlier::Earlier;
 
 /// Why a trace cannot be read at all.
 #[derive(Debug, Error)]
@@ -88,12 +89,6 @@ mod most {
 /// of that call.
 const FORMAT_WITH_NESTED: u32 = 2;
 
-/// Bytes of names that are cached. A trace has few names, unless it was forged.
-const MOST_NAMES: usize = 16 << 20;
-
-/// Kernels of graphs that are remembered. A real trace has a few thousand.
-const MOST_GRAPH_KERNELS: usize = 1 << 20;
-
 /// Reads a trace line by line. Its memory does not grow with the trace.
 #[derive(Debug)]
 pub struct Reader<R> {
@@ -103,44 +98,37 @@ pub struct Reader<R> {
     damaged_bytes: u64,
     /// Bytes of the last line, with its line feed.
     line_bytes: u64,
-    names: HashSet<Arc<str>>,
-    names_bytes: usize,
-    /// The graphs whose contents were read.
-    graphs: HashMap<(Tgid, u64), Arc<GraphContents>>,
-    graph_kernels: usize,
-    stacks: stacks::Stacks,
     buffer: Vec<u8>,
+    document: Document,
+    earlier: Earlier,
 }
 
 impl<R: BufRead> Reader<R> {
     pub fn new(input: R) -> Result<Self, ReadError> {
-        let meta = Meta::default();
-        let names = HashSet::new();
         let mut reader = Self {
             input,
-            meta,
+            meta: Meta::default(),
             damaged: 0,
             damaged_bytes: 0,
             line_bytes: 0,
-            names,
-            names_bytes: 0,
-            graphs: HashMap::new(),
-            graph_kernels: 0,
-            stacks: stacks::Stacks::default(),
             buffer: Vec::new(),
+            document: Document::default(),
+            earlier: Earlier::default(),
         };
         let Some(true) = reader.next_line()? else { return Err(ReadError::NotATrace) };
-        let Some(Json::Object(line)) = std::str::from_utf8(&reader.buffer).ok().and_then(parse) else {
+        let line = std::str::from_utf8(&reader.buffer).ok();
+        let Some(line) = line.and_then(|line| reader.document.parse(line)?.as_object()) else {
             return Err(ReadError::NotATrace);
         };
         if line.get("type").and_then(Json::as_str) != Some("meta") {
             return Err(ReadError::NotATrace);
         }
-        let format = small(&line, "format").unwrap_or(u32::MAX);
+        let format = small(line, "format").unwrap_or(u32::MAX);
         if format > FORMAT {
             return Err(ReadError::TooNew(format));
         }
         let meta = serde_json::from_slice(&reader.buffer);
+        reader.earlier.format = format;
         reader.meta = meta.unwrap_or(Meta { format, ..Meta::default() });
         Ok(reader)
     }
@@ -158,7 +146,7 @@ impl<R: BufRead> Reader<R> {
     /// Memory kept between lines, in bytes.
     #[cfg(test)]
     pub(super) fn kept_bytes(&self) -> usize {
-        self.buffer.capacity() + self.names_bytes
+        self.buffer.capacity() + self.earlier.names.kept_bytes()
     }
 
     /// The next valid line; `None` at the end of the file.
@@ -167,7 +155,7 @@ impl<R: BufRead> Reader<R> {
             match self.next_line()? {
                 None => return Ok(None),
                 Some(false) => self.skip()?,
-                Some(true) => match self.parse() {
+                Some(true) => match self.earlier.line(&self.buffer, &mut self.document) {
                     Some(line) => return Ok(Some(line)),
                     None => self.skip()?,
                 },
@@ -224,38 +212,33 @@ impl<R: BufRead> Reader<R> {
             }
         }
     }
+}
 
-    fn parse(&mut self) -> Option<Line> {
-        let buffer = std::mem::take(&mut self.buffer);
-        let line = self.line(&buffer);
-        self.buffer = buffer;
-        line
-    }
-
-    fn line(&mut self, line: &[u8]) -> Option<Line> {
+impl Earlier {
+    fn line(&mut self, line: &[u8], document: &mut Document) -> Option<Line> {
         // once for the line, which is faster than for each of its strings
         let line = std::str::from_utf8(line).ok()?;
-        let Json::Object(object) = parse(line)? else { return None };
+        let object = document.parse(line)?.as_object()?;
         Some(match object.get("type")?.as_str()? {
             "end" => Line::End(serde_json::from_str(line).ok()?),
-            "process" => Line::Event(Event::Process(self.process(&object)?)),
+            "process" => Line::Event(Event::Process(self.process(object)?)),
             "loss" => Line::Event(Event::Loss(LossEvent {
-                at_ns: nanoseconds(&object)?,
+                at_ns: nanoseconds(object)?,
                 cause: LossCause::from_name(object.get("name")?.as_str()?)?,
                 count: object.get("count")?.as_u64()?,
             })),
-            "kernel" if object.contains_key("xid") => Line::Event(Event::Xid(Box::new(self.xid(&object)?))),
-            OUT_OF_MEMORY => Line::Event(Event::OutOfMemory(Box::new(self.out_of_memory(&object)?))),
-            EXECUTION => Line::Event(Event::Execution(Box::new(self.execution(&object)?))),
-            RANGE => Line::Event(Event::Range(Box::new(self.range(&object)?))),
-            AGENT => Line::Event(Event::Agent(Box::new(self.agent(&object)?))),
-            _ => Line::Event(Event::Call(Box::new(self.call(&object)?))),
+            "kernel" if object.contains_key("xid") => Line::Event(Event::Xid(Box::new(self.xid(object)?))),
+            OUT_OF_MEMORY => Line::Event(Event::OutOfMemory(Box::new(self.out_of_memory(object)?))),
+            EXECUTION => Line::Event(Event::Execution(Box::new(self.execution(object)?))),
+            RANGE => Line::Event(Event::Range(Box::new(self.range(object)?))),
+            AGENT => Line::Event(Event::Agent(Box::new(self.agent(object)?))),
+            _ => Line::Event(Event::Call(Box::new(self.call(object)?))),
         })
     }
 
-    fn call(&mut self, object: &Object<'_>) -> Option<Call> {
+    fn call(&mut self, object: Object<'_>) -> Option<Call> {
         let api = Api::from_name(object.get("api")?.as_str()?)?;
-        let known = catalogue().lookup(api, None, object.get("name")?.as_str()?);
+        let known = self.functions.find(api, object.get("name")?.as_str()?);
         let ret = object.get("ret").and_then(Json::as_i64);
         let has_error = object.contains_key("error");
         let status = ret.filter(|ret| match known {
@@ -268,7 +251,7 @@ impl<R: BufRead> Reader<R> {
         let mut start_ns = nanoseconds(object)?;
         let outcome = match object.get("phase")?.as_str()? {
             phase @ ("X" | "E") => {
-                let duration_ns = scaled(object.get("duration_us")?, 1e3)?;
+                let duration_ns = scaled(object.get("duration_us")?, 3)?;
                 if phase == "E" {
                     start_ns = start_ns.checked_sub(duration_ns)?;
                 }
@@ -289,7 +272,7 @@ impl<R: BufRead> Reader<R> {
             id: number(object, "event_id")?,
             parent,
             depth: u8::from(parent.is_some()),
-            nested: match self.meta.format {
+            nested: match self.format {
                 ..FORMAT_WITH_NESTED => parent.is_some() && effect_fields::counts_memory(class),
                 _ => object.get("nested").and_then(Json::as_bool).unwrap_or(false),
             },
@@ -298,7 +281,7 @@ impl<R: BufRead> Reader<R> {
             outcome,
             tgid,
             tid: Tid(small(object, "tid")?),
-            process: self.name(object.get("process")?.as_str()?, most::NAME),
+            process: self.names.share(object.get("process")?.as_str()?, most::NAME),
             api,
             name: match known {
                 Some(function) => Cow::Borrowed(function.name),
@@ -318,9 +301,9 @@ impl<R: BufRead> Reader<R> {
         })
     }
 
-    fn effect(&mut self, object: &Object<'_>, api: Api, class: Class, tgid: Tgid) -> Effect {
+    fn effect(&mut self, object: Object<'_>, api: Api, class: Class, tgid: Tgid) -> Effect {
         let kernel = object.get("kernel").and_then(Json::as_str);
-        let kernel = kernel.map(|kernel| self.name(kernel, most::KERNEL));
+        let kernel = kernel.map(|kernel| self.names.share(kernel, most::KERNEL));
         let mut effect = effect_fields::effect(object, api, class, kernel);
         if let Effect::GraphLaunch(GraphLaunch { graph: Some(graph), contents, .. }) = &mut effect {
             *contents = self.graph_contents(object, (tgid, *graph));
@@ -329,28 +312,21 @@ impl<R: BufRead> Reader<R> {
     }
 
     /// The contents of a graph, from this line or from an earlier one.
-    fn graph_contents(&mut self, object: &Object<'_>, graph: (Tgid, u64)) -> Option<Arc<GraphContents>> {
-        let Some(list) = object.get("graph_kernels").and_then(Json::as_array) else {
-            return self.graphs.get(&graph).cloned();
+    fn graph_contents(&mut self, object: Object<'_>, graph: (Tgid, u64)) -> Option<Arc<GraphContents>> {
+        let Some(list) = object.get("graph_kernels").and_then(Json::as_list) else {
+            return self.graphs.get(graph);
         };
         let mut kernels = Vec::new();
-        for kernel in list.iter().filter_map(Json::as_object).take(GraphContents::MOST_KERNELS + 1) {
+        for kernel in list.filter_map(Json::as_object).take(GraphContents::MOST_KERNELS + 1) {
             let name = kernel.get("kernel").and_then(Json::as_str);
-            let name = name.map(|name| self.name(name, most::KERNEL));
+            let name = name.map(|name| self.names.share(name, most::KERNEL));
             kernels.push((name, number(kernel, "count")?));
         }
-        let contents = Arc::new(GraphContents::of(kernels));
-        self.graph_kernels += contents.kernels.len() + 1;
-        if self.graph_kernels > MOST_GRAPH_KERNELS {
-            self.graphs.clear();
-            self.graph_kernels = contents.kernels.len() + 1;
-        }
-        self.graphs.insert(graph, Arc::clone(&contents));
-        Some(contents)
+        Some(self.graphs.add(graph, GraphContents::of(kernels)))
     }
 
-    fn xid(&mut self, object: &Object<'_>) -> Option<XidEvent> {
-        let listed = object.get("processes").and_then(Json::as_array);
+    fn xid(&mut self, object: Object<'_>) -> Option<XidEvent> {
+        let listed = object.get("processes").and_then(Json::as_list);
         let processes = listed.into_iter().flatten().take(most::ENTRIES).filter_map(|process| {
             let process = process.as_object()?;
             let evidence = match process.get("evidence")?.as_str()? {
@@ -358,7 +334,7 @@ impl<R: BufRead> Reader<R> {
                 "opened" => Evidence::Opened,
                 _ => Evidence::Watched,
             };
-            let name = self.name(process.get("process")?.as_str()?, most::NAME);
+            let name = self.names.share(process.get("process")?.as_str()?, most::NAME);
             Some(XidProcess { tgid: Tgid(small(process, "pid")?), process: name, evidence })
         });
         let processes = processes.collect();
@@ -366,13 +342,13 @@ impl<R: BufRead> Reader<R> {
             id: number(object, "event_id")?,
             at_ns: nanoseconds(object)?,
             number: small(object, "xid")?,
-            gpu: self.name(object.get("pci")?.as_str()?, most::NAME),
-            message: self.name(object.get("message")?.as_str()?, most::KERNEL),
+            gpu: self.names.share(object.get("pci")?.as_str()?, most::NAME),
+            message: self.names.share(object.get("message")?.as_str()?, most::KERNEL),
             processes,
         })
     }
 
-    fn process(&mut self, object: &Object<'_>) -> Option<ProcessEvent> {
+    fn process(&mut self, object: Object<'_>) -> Option<ProcessEvent> {
         Some(ProcessEvent {
             id: number(object, "event_id")?,
             at_ns: nanoseconds(object)?,
@@ -384,35 +360,22 @@ impl<R: BufRead> Reader<R> {
             },
             tgid: Tgid(small(object, "pid")?),
             tid: Tid(small(object, "tid")?),
-            process: self.name(object.get("process")?.as_str()?, most::NAME),
+            process: self.names.share(object.get("process")?.as_str()?, most::NAME),
             parent: small(object, "ppid").map(Tgid),
             ns_pid: small(object, "ns_pid").map(Tgid),
-            container: object.get("container").and_then(Json::as_str).map(|id| self.name(id, most::NAME)),
+            container: object
+                .get("container")
+                .and_then(Json::as_str)
+                .map(|id| self.names.share(id, most::NAME)),
             exit_status: object.get("exit_status").and_then(Json::as_i64).and_then(|n| i32::try_from(n).ok()),
             rank: rank(object),
             live: effect_fields::memory(object, "live"),
         })
     }
-
-    /// Shares one allocation among all lines with this name.
-    fn name(&mut self, name: &str, most: usize) -> Arc<str> {
-        let name = &*cut(name, most);
-        if let Some(known) = self.names.get(name) {
-            return Arc::clone(known);
-        }
-        if self.names_bytes > MOST_NAMES {
-            self.names.clear();
-            self.names_bytes = 0;
-        }
-        let shared: Arc<str> = Arc::from(name);
-        self.names_bytes += name.len() + size_of::<Arc<str>>();
-        self.names.insert(Arc::clone(&shared));
-        shared
-    }
 }
 
 /// The class of a function that is not in the catalogue, from the fields of its line.
-fn class(object: &Object<'_>) -> Class {
+fn class(object: Object<'_>) -> Class {
     let named = object.get("class").and_then(Json::as_str).and_then(Class::from_name);
     named.unwrap_or_else(|| match object.get("type").and_then(Json::as_str) {
         Some("kernel") => Class::Driver,
@@ -421,20 +384,22 @@ fn class(object: &Object<'_>) -> Class {
     })
 }
 
-fn rank(object: &Object<'_>) -> Option<Rank> {
+fn rank(object: Object<'_>) -> Option<Rank> {
     let variable = text(object, "rank_variable", most::NAME).unwrap_or_default().into_owned();
     Some(Rank { variable, number: small(object, "rank")? })
 }
 
-fn number(object: &Object<'_>, field: &str) -> Option<u64> {
+#[inline(always)]
+fn number(object: Object<'_>, field: &str) -> Option<u64> {
     object.get(field)?.as_u64()
 }
 
-fn small(object: &Object<'_>, field: &str) -> Option<u32> {
+#[inline(always)]
+fn small(object: Object<'_>, field: &str) -> Option<u32> {
     number(object, field).and_then(|n| u32::try_from(n).ok())
 }
 
-fn text(object: &Object<'_>, field: &str, most: usize) -> Option<Name> {
+fn text(object: Object<'_>, field: &str, most: usize) -> Option<Name> {
     object.get(field)?.as_str().map(|text| owned(text, most))
 }
 
@@ -443,56 +408,74 @@ fn owned(text: &str, most: usize) -> Name {
 }
 
 fn hex(text: &str) -> Option<u64> {
-    u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+    const MOST_DIGITS: usize = 16;
+    let digits = text.strip_prefix("0x")?;
+    if digits.is_empty() || digits.len() > MOST_DIGITS {
+        return None;
+    }
+    digits.bytes().try_fold(0, |n, byte| {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            b'A'..=b'F' => byte - b'A' + 10,
+            _ => return None,
+        };
+        Some(n << 4 | u64::from(digit))
+    })
 }
 
-fn hex_field(object: &Object<'_>, field: &str) -> Option<u64> {
+#[inline(always)]
+fn hex_field(object: Object<'_>, field: &str) -> Option<u64> {
     hex(object.get(field)?.as_str()?)
 }
 
 /// Later times, in nanoseconds, are damage: other programs cannot represent them.
 const END_OF_TIME: u64 = 9_000_000_000_000_000_000;
 
-/// A decimal number times a factor, rounded to nanoseconds; `None` if out of range.
-fn scaled(json: &Json<'_>, factor: f64) -> Option<u64> {
-    let value = (json.as_f64()? * factor).round();
-    (0.0..END_OF_TIME as f64).contains(&value).then_some(value as u64)
+/// A number times this power of ten, in nanoseconds; `None` if out of range.
+#[inline]
+fn scaled(json: Json<'_>, power: u8) -> Option<u64> {
+    json.scaled(power).filter(|ns| *ns < END_OF_TIME)
 }
 
-fn nanoseconds(object: &Object<'_>) -> Option<u64> {
-    scaled(object.get("ts")?, 1e9)
+#[inline(always)]
+fn nanoseconds(object: Object<'_>) -> Option<u64> {
+    scaled(object.get("ts")?, 9)
 }
 
-fn dim3(json: &Json<'_>) -> Option<[u32; 3]> {
-    let [x, y, z] = json.as_array()?.as_slice() else { return None };
-    let part = |j: &Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
+fn dim3(json: Json<'_>) -> Option<[u32; 3]> {
+    let [x, y, z] = json.as_array()?;
+    let part = |j: Json<'_>| j.as_u64().and_then(|n| u32::try_from(n).ok());
     Some([part(x)?, part(y)?, part(z)?])
 }
 
 /// The arguments of a call. Names that the catalogue has are not copied: a trace has millions of them.
-fn arguments(object: &Object<'_>, function: Option<&'static Function>) -> Vec<(Name, Value)> {
+fn arguments(object: Object<'_>, function: Option<&'static Function>) -> Vec<(Name, Value)> {
     let known = function.and_then(|function| function.args.as_ref());
-    let argument = |(at, (name, json)): (usize, (&str, &Json<'_>))| {
+    let argument = |(at, (name, json)): (usize, (&str, Json<'_>))| {
         let arg = known.and_then(|args| args.get(at)).filter(|arg| arg.name == name);
         (arg.map_or_else(|| owned(name, most::NAME), |arg| Cow::Borrowed(arg.name)), value(json, 0))
     };
     object.iter().take(most::ENTRIES).enumerate().map(argument).collect()
 }
 
-fn values(object: &Object<'_>, depth: u32) -> Vec<(Name, Value)> {
+fn values(object: Object<'_>, depth: u32) -> Vec<(Name, Value)> {
     let fields = object.iter().take(most::ENTRIES);
     fields.map(|(name, json)| (owned(name, most::NAME), value(json, depth))).collect()
 }
 
-fn value(json: &Json<'_>, depth: u32) -> Value {
+fn value(json: Json<'_>, depth: u32) -> Value {
     // real arguments nest two deep; the parser refuses more than 127
     const DEEPEST: u32 = 8;
-    match json {
-        Json::Uint(n) => Value::Uint(*n),
-        Json::Int(n) => Value::Int(*n),
-        Json::String(text) => hex(text).map_or_else(|| Value::Name(owned(text, most::KERNEL)), Value::Hex),
-        Json::Array(_) => dim3(json).map_or(Value::Unread, Value::Dim3),
-        Json::Object(fields) if depth < DEEPEST => Value::Struct(values(fields, depth + 1)),
-        _ => Value::Unread,
+    if let Some(n) = json.as_u64() {
+        Value::Uint(n)
+    } else if let Some(text) = json.as_str() {
+        hex(text).map_or_else(|| Value::Name(owned(text, most::KERNEL)), Value::Hex)
+    } else if let Some(n) = json.as_i64() {
+        Value::Int(n)
+    } else if let Some(fields) = json.as_object() {
+        if depth < DEEPEST { Value::Struct(values(fields, depth + 1)) } else { Value::Unread }
+    } else {
+        dim3(json).map_or(Value::Unread, Value::Dim3)
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn begin_named(samples: &mut Samples, pid: Tgid, name: &str, containe
 
 /// Whether a process shares its series with no other.
 fn has_own(samples: &Samples, pid: Tgid, name: &str, container: Option<&Container>) -> bool {
-    samples.plan().series_of(pid, name, container).bounded().is_none()
+    !samples.plan().series_of(pid, name, container).is_shared()
 }
 
 /// The labels `gpu` and `numbering`.

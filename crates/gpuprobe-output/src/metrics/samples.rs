@@ -27,7 +27,8 @@ impl Distribution {
 /// The value of one series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
-    Decimal(u64, u8),
+    /// A sum, which may leave the range of what is written until all of it is added.
+    Decimal(i128, u8),
     /// An index into the distributions.
     Histogram(usize),
 }
@@ -108,7 +109,7 @@ impl Samples {
     pub(crate) fn series(&self) -> impl Iterator<Item = (&str, Series<'_>)> {
         self.series.iter().filter_map(|(labels, value)| {
             let value = match *value {
-                Value::Decimal(n, places) => Series::Decimal(n, places),
+                Value::Decimal(n, places) => Series::Decimal(written(n), places),
                 Value::Histogram(index) => Series::Histogram(self.distributions.get(index)?),
             };
             Some((self.text.get(labels.clone())?, value))
@@ -132,15 +133,14 @@ impl Samples {
         }
         self.text.push_str(labels);
         if let Value::Decimal(sum, _) = self.slot_of_text(start, Value::Decimal(0, places)) {
-            let value = i128::from(*sum).saturating_add(n).max(0);
-            *sum = u64::try_from(value).unwrap_or(u64::MAX);
+            *sum = sum.saturating_add(n);
         }
     }
 
     /// Raises the number of a series to this one.
     pub(super) fn at_least(&mut self, labels: &[&str], n: u64, places: u8) {
         if let Value::Decimal(most, _) = self.slot(labels, Value::Decimal(0, places)) {
-            *most = n.max(*most);
+            *most = i128::from(n).max(*most);
         }
     }
 
@@ -156,7 +156,7 @@ impl Samples {
     /// A number with decimal places, the same for all values of a metric.
     pub(super) fn decimal(&mut self, labels: &[&str], n: u64, places: u8) {
         if let Value::Decimal(sum, _) = self.slot(labels, Value::Decimal(0, places)) {
-            *sum = sum.saturating_add(n);
+            *sum = sum.saturating_add(n.into());
         }
     }
 
@@ -205,4 +205,9 @@ impl Samples {
         };
         &mut self.series[index].1
     }
+}
+
+/// A sum as it is written: a forged size can make one larger.
+fn written(sum: i128) -> u64 {
+    u64::try_from(sum.max(0)).unwrap_or(u64::MAX)
 }

@@ -180,9 +180,7 @@ fn rows_are_written_in_groups_of_a_bounded_size() {
     assert_eq!(groups(converted((0..200_000).map(loss))), [65_536, 65_536, 65_536, 200_000 - 3 * 65_536]);
     assert_eq!(groups(converted((0..65_536).map(loss))), [65_536]);
     assert_eq!(groups(converted(std::iter::empty())), [0_i64; 0]);
-    // each has nine bytes of other texts
-    let name: std::sync::Arc<str> = "n".repeat(1 << 20).into();
-    let range = |id| {
+    let range = |id, name: String| {
         Event::Range(Box::new(RangeEvent {
             id,
             tgid: Tgid(1),
@@ -192,11 +190,14 @@ fn rows_are_written_in_groups_of_a_bounded_size() {
             start_ns: id,
             end_ns: id,
             domain: None,
-            name: std::sync::Arc::clone(&name),
+            name: name.into(),
             color: 0,
         }))
     };
-    assert_eq!(groups(converted((0..70).map(range))), [32, 32, 6]);
+    let long = |id: u64| "n".repeat(1 << 20) + &id.to_string();
+    // a text is in memory twice, but only once for all rows that have it
+    assert_eq!(groups(converted((0..40_u64).map(|id| range(id, long(id))))), [16, 16, 8]);
+    assert_eq!(groups(converted((0..70_u64).map(|id| range(id, long(1))))), [70]);
 }
 
 /// A reader finds out that the file is not complete, also if everything but the end is there.

@@ -16,11 +16,14 @@ use gpuprobe_output::units::printable;
 use toml::de::{DeTable, DeValue};
 
 use super::daemon_args::DaemonArgs;
+use super::on_demand_args::OnDemandArgs;
 
 /// Read if it exists and --config does not name another.
 const DEFAULT_FILE: &str = "/etc/gpuprobe/gpuprobe.toml";
 /// Options that make sense only on the command line.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
+/// The argument of --record-dir.
+const RECORD_DIR: &str = "dir";
 /// If one of these is on the command line, the file sets none of them.
 const FEATURES: [&str; 3] = ["memleak", "cudatrace", "bandwidth-util"];
 
@@ -33,7 +36,10 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     let given = command().try_get_matches_from(&words)?;
     let file = given.get_one::<PathBuf>("config").cloned();
     let file = file.or_else(|| Path::new(DEFAULT_FILE).exists().then(|| PathBuf::from(DEFAULT_FILE)));
-    let Some(file) = file else { return Ok(DaemonArgs::from_arg_matches(&given)?) };
+    let Some(file) = file else {
+        check_recordings(&given)?;
+        return Ok(DaemonArgs::from_arg_matches(&given)?);
+    };
     require_trusted(&file)?;
     let text = fs::read_to_string(&file)
         .with_context(|| format!("cannot read {}: name another file with --config", file.display()))?;
@@ -42,6 +48,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     let more = of_file(&text, &given).map_err(|error| wrong(&format!("{error:#}")))?;
     let all = command().try_get_matches_from(words.into_iter().chain(more));
     let all = all.map_err(|error| wrong(&first_line(&error)))?;
+    check_recordings(&all)?;
     Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
 }
 
@@ -64,6 +71,21 @@ pub(crate) fn require_trusted(file: &Path) -> Result<()> {
 
 fn command() -> Command {
     DaemonArgs::augment_args(Command::new("gpuprobe"))
+}
+
+/// Refuses settings of recordings if there are none. One of them may be in the file and the other on the command line.
+fn check_recordings(all: &ArgMatches) -> Result<()> {
+    let is_set = |arg: &Arg| all.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
+    let command = OnDemandArgs::augment_args(Command::new("gpuprobe"));
+    let mut set = command.get_arguments().filter(|arg| is_set(arg)).filter_map(Arg::get_long);
+    if all.get_one::<PathBuf>(RECORD_DIR).is_none()
+        && let Some(option) = set.next()
+    {
+        bail!(
+            "--{option} does nothing without --record-dir: name a directory for recordings with --record-dir"
+        );
+    }
+    Ok(())
 }
 
 /// The arguments that a file adds: those that the command line does not set.
@@ -185,6 +207,26 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_recordings_need_a_directory() {
+        let without = |option: &str| format!("--{option} does nothing without --record-dir: ");
+        for (option, value) in [("record-dir-size", "2M"), ("record-time", "1s"), ("record-time-limit", "1h")]
+        {
+            let given = [format!("--{option}"), value.to_owned()];
+            let given = given.each_ref().map(String::as_str);
+            let error = with_file("", &given).unwrap_err().to_string();
+            assert!(error.starts_with(&without(option)), "{error}");
+            let line = format!("{option} = \"{value}\"\n");
+            let error = with_file(&line, &[]).unwrap_err().to_string();
+            assert!(error.starts_with(&without(option)), "{error}");
+            with_file(&line, &["--record-dir", "/d"]).unwrap();
+            with_file("record-dir = \"/d\"", &given).unwrap();
+        }
+        assert!(
+            with_file("", &["--record-dir-size", "1K"]).unwrap_err().to_string().contains("give at least 1M")
+        );
+    }
+
+    #[test]
     fn the_settings_of_the_package_are_valid_and_open_nothing_to_other_hosts() {
         let packaged = include_str!("../../../../packaging/gpuprobe.toml");
         let set = with_file(packaged, &[]).unwrap();
@@ -194,7 +236,8 @@ mod tests {
         let examples =
             packaged.lines().filter_map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')));
         for example in examples {
-            assert!(with_file(example, &[]).is_ok(), "{example}");
+            // some are of use only with a directory for recordings
+            assert!(with_file(example, &["--record-dir", "/d"]).is_ok(), "{example}");
         }
     }
 

@@ -22,7 +22,7 @@ fn frees(class: Class) -> bool {
 }
 
 /// The effect of a call.
-pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option<Arc<str>>) -> Effect {
+pub(super) fn effect(object: Object<'_>, api: Api, class: Class, kernel: Option<Arc<str>>) -> Effect {
     let captured = flag(object, "captured").unwrap_or(false);
     let kernels = number(object, "kernels");
     match class {
@@ -56,17 +56,17 @@ pub(super) fn effect(object: &Object<'_>, api: Api, class: Class, kernel: Option
     }
 }
 
-fn site(object: &Object<'_>) -> Option<SiteId> {
+fn site(object: Object<'_>) -> Option<SiteId> {
     number(object, "site").and_then(|site| u32::try_from(site).ok()).map(SiteId)
 }
 
 /// The call site of a call that does not have one in its effect.
-pub(super) fn own_site(object: &Object<'_>, effect: &Effect) -> Option<SiteId> {
+pub(super) fn own_site(object: Object<'_>, effect: &Effect) -> Option<SiteId> {
     site(object).filter(|_| !matches!(effect, Effect::Alloc(_) | Effect::Free(_)))
 }
 
 /// The effect of a call on live memory.
-fn memory_effect(object: &Object<'_>, class: Class) -> Effect {
+fn memory_effect(object: Object<'_>, class: Class) -> Effect {
     let ended = memory(object, "freed_with_context");
     if !ended.is_empty() {
         return Effect::ContextEnd(ended);
@@ -92,7 +92,7 @@ fn memory_effect(object: &Object<'_>, class: Class) -> Effect {
     Effect::None
 }
 
-fn transfer(object: &Object<'_>, class: Class) -> Transfer {
+fn transfer(object: Object<'_>, class: Class) -> Transfer {
     let (direction, host) = copied(object, class);
     let name = object.get("name").and_then(Json::as_str).unwrap_or_default();
     Transfer {
@@ -101,7 +101,7 @@ fn transfer(object: &Object<'_>, class: Class) -> Transfer {
         // traces of earlier versions have it only in the name
         is_async: flag(object, "async").unwrap_or_else(|| name.contains("Async")),
         bytes: number(object, "size"),
-        parts: object.get("parts").and_then(Json::as_array).map(|list| parts(list)).unwrap_or_default(),
+        parts: object.get("parts").and_then(Json::as_list).map(parts).unwrap_or_default(),
         captured: false,
         without_driver: flag(object, "without_driver").unwrap_or(false),
         copied: number(object, "copied"),
@@ -109,7 +109,7 @@ fn transfer(object: &Object<'_>, class: Class) -> Transfer {
 }
 
 /// Direction and host memory.
-fn copied(object: &Object<'_>, class: Class) -> (CopyDirection, HostMemory) {
+fn copied(object: Object<'_>, class: Class) -> (CopyDirection, HostMemory) {
     let word = |field: &str| object.get(field).and_then(Json::as_str);
     let direction = match class {
         Class::Memset => CopyDirection::Fill,
@@ -120,22 +120,22 @@ fn copied(object: &Object<'_>, class: Class) -> (CopyDirection, HostMemory) {
 }
 
 /// The copies of a batch.
-fn parts(list: &[Json<'_>]) -> Vec<CopyPart> {
-    let part = |json: &Json<'_>| {
+fn parts<'a>(list: impl Iterator<Item = Json<'a>>) -> Vec<CopyPart> {
+    let part = |json: Json<'_>| {
         let object = json.as_object()?;
         let (direction, host) = copied(object, Class::Memcpy);
         Some(CopyPart { direction, host, copies: number(object, "copies")?, bytes: number(object, "size")? })
     };
-    list.iter().take(most::ENTRIES).filter_map(part).collect()
+    list.take(most::ENTRIES).filter_map(part).collect()
 }
 
 /// Fields of format 3 and their names in formats 1 and 2.
 const EARLIER_FIELDS: [(&str, &str); 2] = [("live", "held"), ("freed_with_context", "ended")];
 
 /// The number of allocations and the bytes by kind.
-pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
-    let kind = |(kind, json): (&str, &Json<'_>)| {
-        let [allocations, bytes] = json.as_array()?.as_slice() else { return None };
+pub(super) fn memory(object: Object<'_>, field: &str) -> Vec<MemoryAmount> {
+    let kind = |(kind, json): (&str, Json<'_>)| {
+        let [allocations, bytes] = json.as_array()?;
         let kind = Space::from_word(kind);
         Some(MemoryAmount { kind, allocations: allocations.as_u64()?, bytes: bytes.as_u64()? })
     };
@@ -145,10 +145,10 @@ pub(super) fn memory(object: &Object<'_>, field: &str) -> Vec<MemoryAmount> {
 }
 
 /// System calls on the NVIDIA devices during a call.
-pub(super) fn driver_time(object: &Object<'_>) -> Option<DeviceTime> {
-    Some(DeviceTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 1e3)? })
+pub(super) fn driver_time(object: Object<'_>) -> Option<DeviceTime> {
+    Some(DeviceTime { calls: number(object, "driver_calls")?, ns: scaled(object.get("driver_us")?, 3)? })
 }
 
-fn flag(object: &Object<'_>, field: &str) -> Option<bool> {
+fn flag(object: Object<'_>, field: &str) -> Option<bool> {
     object.get(field)?.as_bool()
 }

@@ -20,8 +20,8 @@ pub(super) struct Stacks {
 
 impl Stacks {
     /// The stack of a call, from this line or from an earlier one with the same call site.
-    pub(super) fn of_call(&mut self, object: &Object<'_>, site: Option<SiteId>) -> Option<Arc<[String]>> {
-        let Some(frames) = object.get("stack").and_then(Json::as_array) else {
+    pub(super) fn of_call(&mut self, object: Object<'_>, site: Option<SiteId>) -> Option<Arc<[String]>> {
+        let Some(frames) = object.get("stack").and_then(Json::as_list) else {
             return self.by_site.get(&site?).cloned();
         };
         let stack: Arc<[String]> = innermost(frames).into();
@@ -38,16 +38,16 @@ impl Stacks {
 }
 
 /// The innermost frames that fit, and the number of the others.
-fn innermost(frames: &[Json<'_>]) -> Vec<String> {
+fn innermost<'a>(frames: impl Iterator<Item = Json<'a>> + Clone) -> Vec<String> {
     let mut room = most::STACK;
     let fits = |frame: &String| {
         let bytes = frame.len() + size_of::<String>();
         room.checked_sub(bytes).inspect(|left| room = *left).is_some()
     };
-    let texts = frames.iter().take(most::ENTRIES).filter_map(Json::as_str);
+    let texts = frames.clone().take(most::ENTRIES).filter_map(Json::as_str);
     let mut kept: Vec<_> =
         texts.map(|frame| cut(frame, most::FUNCTION).into_owned()).take_while(fits).collect();
-    let more = frames.iter().filter(|frame| frame.as_str().is_some()).count() - kept.len();
+    let more = frames.filter(|frame| frame.as_str().is_some()).count() - kept.len();
     if more > 0 {
         kept.push(format!("({more} more)"));
     }

@@ -7,8 +7,10 @@ use gpuprobe_event::trace::{Fields, Head, LineFields, Meta, Phases};
 use gpuprobe_event::{Event, Outcome};
 use parquet::errors::ParquetError;
 use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::ColumnDescPtr;
 
 use super::Converted;
+use super::chunk::PageCompressor;
 use super::rows::Rows;
 use super::table_columns;
 use super::worker::Worker;
@@ -26,9 +28,16 @@ pub(super) type File = SerializedFileWriter<Vec<u8>>;
 type Encoded = Result<(Rows, Vec<u8>), ParquetError>;
 
 #[derive(Debug)]
+struct Encoder {
+    file: File,
+    columns: Vec<ColumnDescPtr>,
+    compressor: PageCompressor,
+}
+
+#[derive(Debug)]
 pub(super) struct Table {
     rows: Rows,
-    encoder: Worker<Rows, Encoded, File>,
+    encoder: Worker<Rows, Encoded, Encoder>,
     fields: LineFields,
     phases: Phases,
     /// Microseconds since 1970 when the recording began, if that is known.
@@ -38,9 +47,12 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(meta: &Meta, file: File) -> io::Result<Self> {
+        let columns = file.schema_descr().columns().to_vec();
+        let compressor = PageCompressor::new().map_err(io::Error::other)?;
+        let encoder = Encoder { file, columns, compressor };
         Ok(Self {
             rows: Rows::new(),
-            encoder: Worker::start("encoder", 1, file, encode)?,
+            encoder: Worker::start("encoder", 1, encoder, Encoder::encode)?,
             fields: LineFields::default(),
             phases: Phases::default(),
             start_us: microseconds(meta.start_unix),
@@ -111,7 +123,7 @@ impl Table {
         while let Some(encoded) = self.encoder.next()? {
             bytes.append(&mut encoded.map_err(io::Error::other)?.1);
         }
-        Ok((self.converted, bytes, self.encoder.end()?))
+        Ok((self.converted, bytes, self.encoder.end()?.file))
     }
 }
 
@@ -121,9 +133,11 @@ pub(super) fn new_file() -> Result<File, ParquetError> {
     SerializedFileWriter::new(Vec::new(), table_columns::schema()?, properties)
 }
 
-fn encode(file: &mut File, mut rows: Rows) -> Encoded {
-    rows.write(file.next_row_group()?)?;
-    Ok((rows, take_bytes(file)?))
+impl Encoder {
+    fn encode(&mut self, mut rows: Rows) -> Encoded {
+        rows.write(&mut self.compressor, &self.columns, self.file.next_row_group()?)?;
+        Ok((rows, take_bytes(&mut self.file)?))
+    }
 }
 
 /// What was encoded since it was last taken out.

@@ -1,15 +1,17 @@
 //! Parquet: one table with a row for each line of the trace, in the order of the trace.
 //!
-//! The columns are written with the low-level writer of `parquet`. Its writer of Arrow arrays would need `arrow`, which
+//! Numbers are encoded by the low-level writer of `parquet`, and texts in [`chunk`]. Its writer of Arrow arrays would need `arrow`, which
 //! multiplies what is compiled, only to hold the same values in other buffers.
 //!
 //! The caller reads the trace, which takes as long as the rest. One thread puts the fields of its events into columns, and
 //! another encodes the columns. The caller also writes, so that errors of the output are its own.
 
+mod chunk;
 mod column;
 mod event_rows;
 mod rows;
 mod table_columns;
+mod texts;
 mod worker;
 
 use std::io::{self, Write};

@@ -1,10 +1,14 @@
 //! The rows that are not written yet, by column.
 
+use std::sync::Arc;
+
 use gpuprobe_event::Name;
 use gpuprobe_event::trace::{Fields, Json, Key};
 use parquet::errors::ParquetError;
 use parquet::file::writer::SerializedRowGroupWriter;
+use parquet::schema::types::ColumnDescPtr;
 
+use super::chunk::PageCompressor;
 use super::column::Column;
 use super::table_columns::{COLUMNS, ColumnIndex, DIMENSIONS, LIVE_BY_KIND};
 use crate::units::{push_decimal, push_hex};
@@ -63,34 +67,35 @@ impl Rows {
     /// Writes the rows, and forgets them.
     pub(super) fn write(
         &mut self,
+        compressor: &mut PageCompressor,
+        schema: &[ColumnDescPtr],
         mut to: SerializedRowGroupWriter<'_, Vec<u8>>,
     ) -> Result<(), ParquetError> {
-        for column in &mut self.columns {
-            let Some(mut writer) = to.next_column()? else { break };
-            column.write(self.complete, writer.untyped())?;
-            writer.close()?;
-            column.reuse();
+        for (column, of) in self.columns.iter_mut().zip(schema) {
+            column.write(compressor, Arc::clone(of), self.complete, &mut to)?;
         }
         to.close()?;
         (self.complete, self.text_bytes, self.too_large) = (0, 0, 0);
         Ok(())
     }
 
-    pub(super) fn double(&mut self, name: &str, n: f64) {
+    pub(super) fn double<'k>(&mut self, key: impl Into<Key<'k>>, n: f64) {
         let row = self.complete;
-        if let Some(column) = self.column(name) {
+        if let Some(column) = self.column(key.into()) {
             column.push_double(row, n);
         }
     }
 
-    fn leaf(&self, name: &str) -> Option<usize> {
-        let leaf = self.index.leaf(name);
-        debug_assert!(leaf.is_some(), "the field {name} has no column");
+    #[inline]
+    fn leaf(&mut self, key: Key<'_>) -> Option<usize> {
+        let leaf = self.index.leaf(key);
+        debug_assert!(leaf.is_some(), "the field {} has no column", key.as_str());
         leaf
     }
 
-    fn column(&mut self, name: &str) -> Option<&mut Column> {
-        let leaf = self.leaf(name)?;
+    #[inline]
+    fn column(&mut self, key: Key<'_>) -> Option<&mut Column> {
+        let leaf = self.leaf(key)?;
         self.columns.get_mut(leaf)
     }
 
@@ -102,11 +107,11 @@ impl Rows {
     }
 
     fn open_json(&mut self, key: Key<'_>, bracket: u8) {
-        let name = match key.as_str() {
-            "live" => LIVE_BY_KIND,
-            name => name,
+        let key = match key.as_str() {
+            "live" => Key::Ours(LIVE_BY_KIND),
+            _ => key,
         };
-        self.json_leaf = self.leaf(name);
+        self.json_leaf = self.leaf(key);
         self.json.clear();
         self.json.push(bracket);
         self.depth = 1;
@@ -130,13 +135,14 @@ impl Fields for Rows {
             return Json(&mut self.json).uint(key, n);
         }
         let row = self.complete;
-        match (self.column(key.as_str()), i64::try_from(n)) {
+        match (self.column(key), i64::try_from(n)) {
             // the stream of an execution is a number, and that of a call a handle
             (Some(column), _) if column.is_text() => {
                 let mut digits = std::mem::take(&mut self.scratch);
                 digits.clear();
                 push_decimal(&mut digits, n);
-                self.push_bytes(self.leaf(key.as_str()), digits.as_bytes());
+                let leaf = self.leaf(key);
+                self.push_bytes(leaf, digits.as_bytes());
                 self.scratch = digits;
             }
             (Some(column), Ok(n)) => column.push_int(row, n),
@@ -150,7 +156,7 @@ impl Fields for Rows {
         if self.depth > 0 {
             return Json(&mut self.json).microseconds(key, ns);
         }
-        self.double(key.as_str(), ns as f64 / 1e3);
+        self.double(key, ns as f64 / 1e3);
     }
 
     fn int<'k>(&mut self, key: impl Into<Key<'k>>, n: i64) {
@@ -159,7 +165,7 @@ impl Fields for Rows {
             return Json(&mut self.json).int(key, n);
         }
         let row = self.complete;
-        if let Some(column) = self.column(key.as_str()) {
+        if let Some(column) = self.column(key) {
             column.push_int(row, n);
         }
     }
@@ -170,7 +176,7 @@ impl Fields for Rows {
             return Json(&mut self.json).flag(key, is);
         }
         let row = self.complete;
-        if let Some(column) = self.column(key.as_str()) {
+        if let Some(column) = self.column(key) {
             column.push_bool(row, is);
         }
     }
@@ -183,7 +189,8 @@ impl Fields for Rows {
         let mut digits = std::mem::take(&mut self.scratch);
         digits.clear();
         push_hex(&mut digits, n);
-        self.push_bytes(self.leaf(key.as_str()), digits.as_bytes());
+        let leaf = self.leaf(key);
+        self.push_bytes(leaf, digits.as_bytes());
         self.scratch = digits;
     }
 
@@ -192,7 +199,8 @@ impl Fields for Rows {
         if self.depth > 0 {
             return Json(&mut self.json).text(key, text);
         }
-        self.push_bytes(self.leaf(key.as_str()), text.as_bytes());
+        let leaf = self.leaf(key);
+        self.push_bytes(leaf, text.as_bytes());
     }
 
     fn name<'k>(&mut self, key: impl Into<Key<'k>>, name: &Name) {
@@ -209,7 +217,7 @@ impl Fields for Rows {
             return Json(&mut self.json).uints(key, numbers);
         }
         let row = self.complete;
-        let Some(first) = self.leaf(key.as_str()) else { return };
+        let Some(first) = self.leaf(key) else { return };
         let columns = self.columns.iter_mut().skip(first).take(DIMENSIONS.len());
         for (column, n) in columns.zip(numbers) {
             // grids and blocks have 32 bits
@@ -223,7 +231,7 @@ impl Fields for Rows {
             return Json(&mut self.json).texts(key, texts);
         }
         let row = self.complete;
-        if let Some(column) = self.column(key.as_str()) {
+        if let Some(column) = self.column(key) {
             self.text_bytes += column.push_list(row, texts);
         }
     }

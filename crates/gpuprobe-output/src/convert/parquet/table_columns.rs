@@ -6,11 +6,14 @@
 
 use std::sync::Arc;
 
+use gpuprobe_event::trace::Key;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
+
+use super::chunk::LEVEL;
 
 /// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +172,7 @@ pub(super) fn schema() -> Result<TypePtr, ParquetError> {
 pub(super) fn properties() -> Result<WriterProperties, ParquetError> {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("gpuprobe version ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(LEVEL)?))
         // those of each page would take memory until the end of the file
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true);
@@ -178,16 +181,15 @@ pub(super) fn properties() -> Result<WriterProperties, ParquetError> {
             Kind::Texts => vec![(*name).to_owned(), "list".to_owned(), "element".to_owned()],
             _ => vec![(*name).to_owned()],
         });
-        if matches!(kind, Kind::Word | Kind::Text | Kind::Json | Kind::Texts) {
-            // all groups have the same words, so a reader could skip none of them
-            properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
-        }
         properties = match kind {
+            // all groups have the same texts, so a reader could skip none of them
+            Kind::Texts => properties.set_column_statistics_enabled(path, EnabledStatistics::None),
             Kind::Rising | Kind::Time => properties
                 .set_column_dictionary_enabled(path.clone(), false)
                 .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED),
-            Kind::Double | Kind::Text | Kind::Json => properties.set_column_dictionary_enabled(path, false),
-            Kind::Int | Kind::Bool | Kind::Word | Kind::Dim3 | Kind::Texts => properties,
+            Kind::Double => properties.set_column_dictionary_enabled(path, false),
+            // texts are written in `texts`
+            Kind::Int | Kind::Bool | Kind::Dim3 | Kind::Word | Kind::Text | Kind::Json => properties,
         };
     }
     Ok(properties.build())
@@ -201,13 +203,21 @@ pub(super) struct ColumnIndex {
     slots: [u8; Self::SLOTS],
     /// The first of the file's columns that hold it, by position in `COLUMNS`.
     first_leaf: Vec<usize>,
+    /// Address and length of the last static name of each of a few hash values, and its column: nearly all names are static, and
+    /// to compare their text takes longer.
+    recent: [(usize, usize, usize); Self::RECENT],
 }
 
 impl ColumnIndex {
     const SLOTS: usize = 512;
+    const RECENT: usize = 256;
 
     pub(super) fn new() -> Self {
-        let mut index = Self { slots: [0; Self::SLOTS], first_leaf: Vec::with_capacity(COLUMNS.len()) };
+        let mut index = Self {
+            slots: [0; Self::SLOTS],
+            first_leaf: Vec::with_capacity(COLUMNS.len()),
+            recent: [(0, 0, 0); Self::RECENT],
+        };
         let mut leaves = 0;
         for (column, (name, kind)) in (1..).zip(COLUMNS) {
             let mut slot = Self::slot(name);
@@ -222,7 +232,21 @@ impl ColumnIndex {
     }
 
     /// The first of the file's columns that hold this field.
-    pub(super) fn leaf(&self, name: &str) -> Option<usize> {
+    #[inline]
+    pub(super) fn leaf(&mut self, key: Key<'_>) -> Option<usize> {
+        let Key::Ours(name) = key else { return self.search(key.as_str()) };
+        let (address, length) = (name.as_ptr().addr(), name.len());
+        let slot = (address ^ address >> 8 ^ length << 4) % Self::RECENT;
+        let (known, known_length, leaf) = self.recent[slot];
+        if (known, known_length) == (address, length) {
+            return Some(leaf);
+        }
+        let leaf = self.search(name)?;
+        self.recent[slot] = (address, length, leaf);
+        Some(leaf)
+    }
+
+    fn search(&self, name: &str) -> Option<usize> {
         let mut slot = Self::slot(name);
         loop {
             // fewer than half of the slots are taken, so an empty one comes soon
@@ -248,14 +272,17 @@ mod tests {
 
     #[test]
     fn each_column_is_found_by_its_name_and_no_other_name_is() {
-        let index = ColumnIndex::new();
+        let mut index = ColumnIndex::new();
         let mut expected = 0;
         for (name, kind) in COLUMNS {
-            assert_eq!(index.leaf(name), Some(expected), "{name}");
+            for _ in 0..2 {
+                assert_eq!(index.leaf(Key::Ours(name)), Some(expected), "{name}");
+                assert_eq!(index.leaf(Key::Theirs(&(*name).to_owned())), Some(expected), "{name}");
+            }
             expected += kind.leaves();
         }
         for other in ["", "x", "events", "Name", "name ", "\u{1F600}"] {
-            assert_eq!(index.leaf(other), None, "{other:?}");
+            assert_eq!(index.leaf(Key::Ours(other)), None, "{other:?}");
         }
         let schema = schema().unwrap();
         assert_eq!(schema.get_fields().len(), COLUMNS.len());

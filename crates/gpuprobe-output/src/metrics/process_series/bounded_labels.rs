@@ -1,5 +1,5 @@
-//! CUDA kernels and ioctl commands with series where several processes share series. Programs choose both, so they are
-//! bounded.
+//! CUDA kernels and ioctl commands with series. Programs choose both, so they are bounded, also where a process executes
+//! one program after the other.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,9 +13,11 @@ use super::super::labels;
 
 /// Longer names of CUDA kernels are cut: names made from templates are far too long for a scrape.
 const MOST_NAME: usize = 200;
-/// Further kernels are counted under `other`.
+/// Where several processes share series, further kernels are counted under `other`.
 const MOST_KERNELS: usize = 40;
-/// Further commands are counted under `other`. A process has at most as many.
+/// The same for the series of one process. One program has so many only after 2^40 launches.
+const MOST_KERNELS_OF_PROCESS: usize = 100;
+/// Further commands are counted under `other`. One program has at most as many.
 const MOST_COMMANDS: usize = 48;
 
 /// A name, cut if it is too long.
@@ -37,13 +39,25 @@ fn command_label(device: &str, command: &str) -> String {
 
 /// Kernels and commands with series, as labels. Which ones have is decided when they are seen for the first time, so that no
 /// series falls.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct BoundedLabels {
+    most_kernels: usize,
     kernels: BTreeSet<String>,
     commands: BTreeSet<String>,
 }
 
+impl Default for BoundedLabels {
+    fn default() -> Self {
+        Self { most_kernels: MOST_KERNELS, kernels: BTreeSet::new(), commands: BTreeSet::new() }
+    }
+}
+
 impl BoundedLabels {
+    /// For the series of one process.
+    pub(crate) fn of_process() -> Self {
+        Self { most_kernels: MOST_KERNELS_OF_PROCESS, ..Self::default() }
+    }
+
     /// Gives series to the kernels and commands of a process that are new, while there is room.
     pub(crate) fn note(&mut self, process: &ProcessSnapshot) {
         let ops = &process.gpu_ops;
@@ -65,7 +79,7 @@ impl BoundedLabels {
 
     fn of(&mut self, label: &str) -> Option<(&mut BTreeSet<String>, usize)> {
         match label {
-            _ if label.starts_with("kernel=") => Some((&mut self.kernels, MOST_KERNELS)),
+            _ if label.starts_with("kernel=") => Some((&mut self.kernels, self.most_kernels)),
             _ if label.starts_with("device=") => Some((&mut self.commands, MOST_COMMANDS)),
             _ => None,
         }

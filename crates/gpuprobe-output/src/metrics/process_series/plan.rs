@@ -24,7 +24,9 @@ pub(crate) struct Member {
 #[derive(Clone, Debug)]
 pub(crate) struct OwnLabels {
     pub(crate) process: Arc<ProcessLabels>,
-    /// If several processes may share the series.
+    /// Whether several processes may share the series.
+    pub(crate) is_shared: bool,
+    /// `None`: no limit.
     pub(crate) bounded: Option<Arc<BoundedLabels>>,
 }
 
@@ -72,6 +74,14 @@ impl SeriesOf<'_> {
         }
     }
 
+    /// Whether other processes may have the same series.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::Own(own) => own.is_shared,
+            Self::Sum(..) => true,
+        }
+    }
+
     /// The kernels and commands with series; `None` for all of a process.
     pub(crate) fn bounded(&self) -> Option<&BoundedLabels> {
         match self {
@@ -91,7 +101,7 @@ pub(crate) struct PastTotals<'a> {
 }
 
 impl SeriesPlan {
-    /// The series of a process. One that is not in the snapshot, because it made no call, has its own.
+    /// The series of a process. One that the plan does not know has its own.
     pub(crate) fn series_of(&self, pid: Tgid, name: &str, container: Option<&Container>) -> SeriesOf<'_> {
         let members = self.members.get(&pid).into_iter().flatten();
         let mut same = members.filter(|member| member.name == name && member.container.as_ref() == container);
@@ -103,7 +113,7 @@ impl SeriesPlan {
             Some(sum) => SeriesOf::Sum(&sum.labels, &sum.bounded),
             None => {
                 let process = Arc::new(ProcessLabels::new(self.aggregate, pid, name, container));
-                SeriesOf::Own(OwnLabels { process, bounded: None })
+                SeriesOf::Own(OwnLabels { process, is_shared: false, bounded: None })
             }
         }
     }

@@ -12,6 +12,7 @@ use super::super::process_series::{
     Aggregate, BoundedLabels, Member, NamePart, OwnLabels, OwnPart, ProcessLabels, SeriesPlan, Totals,
 };
 use super::counted::counted;
+use super::silent::Silent;
 
 /// How many series processes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,8 @@ struct OwnSeries {
     name: String,
     /// What the series has beyond the counters of processes in the snapshot.
     past: Arc<Totals>,
-    /// Kernels and commands with series, if several processes may share the series.
-    bounded: Option<Arc<BoundedLabels>>,
+    /// Kernels and commands with series.
+    bounded: Arc<BoundedLabels>,
     /// The snapshot in which it began.
     since: u64,
     /// The snapshot in which a process of it was counted for the last time.
@@ -64,11 +65,8 @@ struct OwnSeries {
 
 impl OwnSeries {
     /// Counters as they are in the series.
-    fn in_series(&mut self, totals: Totals) -> Totals {
-        match &mut self.bounded {
-            Some(bounded) => totals.bounded(Arc::make_mut(bounded)),
-            None => totals,
-        }
+    fn in_series(&mut self, totals: &Totals) -> Totals {
+        totals.bounded(Arc::make_mut(&mut self.bounded))
     }
 }
 
@@ -146,6 +144,8 @@ pub struct SeriesLedger {
     /// Processes of the snapshot before that are in the sums.
     summed: BTreeSet<ProcessLabels>,
     sums: BTreeMap<String, NameSums>,
+    /// Processes without counted calls that have series of their own.
+    silent: BTreeSet<ProcessLabels>,
     scrapes: Scrapes,
     /// When series were chosen again last, in seconds since 1970.
     changed: f64,
@@ -179,7 +179,7 @@ impl SeriesLedger {
             self.changed = now;
         }
         self.begin_series(&groups, snapshot, number, now);
-        self.plan(&groups)
+        self.plan(&groups, Silent::of(snapshot))
     }
 
     /// Series end sooner if there is no room for new ones.
@@ -200,7 +200,7 @@ impl SeriesLedger {
             match self.own.get_mut(&labels) {
                 Some(own) => {
                     own.last = number;
-                    let totals = own.in_series(counted(process, snapshot.has_tensors));
+                    let totals = own.in_series(&counted(process, snapshot.has_tensors));
                     Arc::make_mut(&mut own.past).add(&totals);
                 }
                 None => self.count(process, snapshot.has_tensors, Totals::add),
@@ -237,6 +237,11 @@ impl SeriesLedger {
     /// Own series would have the labels of the sums.
     fn has_only_sums(&self) -> bool {
         self.settings.aggregate == Aggregate::Name
+    }
+
+    /// Whether several processes may share own series.
+    fn are_shared(&self) -> bool {
+        self.settings.aggregate != Aggregate::Process
     }
 
     fn groups<'a>(&self, snapshot: &'a Snapshot) -> BTreeMap<ProcessLabels, Group<'a>> {
@@ -313,7 +318,7 @@ impl SeriesLedger {
         let Some(mut own) = self.own.remove(labels) else { return };
         let mut value = own.past.as_ref().clone();
         for process in &group.processes {
-            value.add(&own.in_series(counted(process, snapshot.has_tensors)));
+            value.add(&own.in_series(&counted(process, snapshot.has_tensors)));
             self.count(process, snapshot.has_tensors, Totals::subtract);
         }
         self.end(&own.name, &value, snapshot.unix_seconds);
@@ -348,25 +353,52 @@ impl SeriesLedger {
             }
             running += usize::from(group.is_running);
             let name = group.processes.first().map(|process| process.name.clone()).unwrap_or_default();
-            let is_shared = self.settings.aggregate != Aggregate::Process;
-            let bounded = is_shared.then(Arc::default);
+            let bounded =
+                if self.are_shared() { BoundedLabels::default() } else { BoundedLabels::of_process() };
+            let bounded = Arc::new(bounded);
             let mut own = OwnSeries { name, past: Arc::default(), bounded, since: number, last: number };
             // what it counted so far stays in the sum of its name
             for process in group.processes.iter().filter(|_| was_summed) {
                 self.count(process, snapshot.has_tensors, Totals::add);
-                let totals = own.in_series(counted(process, snapshot.has_tensors));
+                let totals = own.in_series(&counted(process, snapshot.has_tensors));
                 Arc::make_mut(&mut own.past).subtract(&totals);
             }
             self.own.insert(labels.clone(), own);
         }
     }
 
-    fn plan(&mut self, groups: &BTreeMap<ProcessLabels, Group<'_>>) -> SeriesPlan {
+    /// Own series for processes without counted calls, while there is room: those that had them, then those with most memory.
+    fn choose_silent(&mut self, groups: &BTreeMap<ProcessLabels, Group<'_>>, silent: &[Silent]) {
+        let running =
+            groups.iter().filter(|(labels, group)| group.is_running && self.own.contains_key(*labels));
+        let room = self.settings.most.saturating_sub(running.count());
+        let mut sizes: BTreeMap<ProcessLabels, u64> = BTreeMap::new();
+        for process in silent.iter().filter(|_| !self.has_only_sums()) {
+            let size = sizes.entry(process.labels(self.settings.aggregate)).or_default();
+            *size = size.saturating_add(process.bytes);
+        }
+        let mut all: Vec<_> =
+            sizes.into_iter().filter(|(labels, _)| !self.own.contains_key(labels)).collect();
+        all.sort_by_key(|(labels, bytes)| Reverse((self.silent.contains(labels), *bytes)));
+        self.silent = all.into_iter().take(room).map(|(labels, _)| labels).collect();
+    }
+
+    fn has_own(&self, labels: &ProcessLabels) -> bool {
+        self.own.contains_key(labels) || self.silent.contains(labels)
+    }
+
+    fn plan(&mut self, groups: &BTreeMap<ProcessLabels, Group<'_>>, silent: Vec<Silent>) -> SeriesPlan {
+        self.choose_silent(groups, &silent);
+        for process in &silent {
+            if !self.has_own(&process.labels(self.settings.aggregate)) {
+                self.sums_of(&process.name);
+            }
+        }
         // kernels and commands of every process that shares series
         for (labels, group) in groups {
             for process in &group.processes {
                 match self.own.get_mut(labels) {
-                    Some(own) => own.bounded.iter_mut().for_each(|b| Arc::make_mut(b).note(process)),
+                    Some(own) => Arc::make_mut(&mut own.bounded).note(process),
                     None => Arc::make_mut(&mut self.sums_of(&process.name).bounded).note(process),
                 }
             }
@@ -376,15 +408,26 @@ impl SeriesLedger {
         let sum_of = |name: &str| names.binary_search(&clean(name)).unwrap_or(other);
         let mut members: HashMap<_, Vec<Member>> = HashMap::new();
         for (labels, group) in groups {
-            let own = self
-                .own
-                .get(labels)
-                .map(|own| OwnLabels { process: Arc::new(labels.clone()), bounded: own.bounded.clone() });
+            let own = self.own.get(labels).map(|own| OwnLabels {
+                process: Arc::new(labels.clone()),
+                is_shared: self.are_shared(),
+                bounded: Some(Arc::clone(&own.bounded)),
+            });
             for process in &group.processes {
                 let (name, container) = (process.name.clone(), process.container.clone());
                 let member = Member { sum: sum_of(&name), name, container, own: own.clone() };
                 members.entry(process.pid).or_default().push(member);
             }
+        }
+        for process in silent {
+            let labels = process.labels(self.settings.aggregate);
+            let own = self.has_own(&labels).then(|| OwnLabels {
+                process: Arc::new(labels),
+                is_shared: self.are_shared(),
+                bounded: None,
+            });
+            let Silent { pid, name, container, .. } = process;
+            members.entry(pid).or_default().push(Member { sum: sum_of(&name), name, container, own });
         }
         let own = self.own.iter().filter(|(_, own)| !own.past.is_empty());
         let own_part = |(labels, own): (&ProcessLabels, &OwnSeries)| OwnPart {

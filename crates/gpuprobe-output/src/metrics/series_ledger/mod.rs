@@ -2,6 +2,7 @@
 
 mod counted;
 mod ledger;
+mod silent;
 
 pub use ledger::{SeriesLedger, SeriesSettings};
 

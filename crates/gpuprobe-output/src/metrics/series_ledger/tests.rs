@@ -3,9 +3,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpuprobe_analysis::snapshot::{FunctionCounts, GpuMemory};
-use gpuprobe_analysis::{ProcessSnapshot, Snapshot};
-use gpuprobe_event::counters::LATENCY_BUCKETS;
-use gpuprobe_event::{Api, Class, Container, DeviceTime, MemoryAmount, Pod, Space, Tgid};
+use gpuprobe_analysis::{GpuUser, KernelModuleRequests, OldestCall, ProcessSnapshot, Snapshot};
+use gpuprobe_event::counters::{CommandCounts, CommandTotals, LATENCY_BUCKETS, ProcessKey};
+use gpuprobe_event::driver::{CommandCode, DeviceKind};
+use gpuprobe_event::{Api, Class, Container, DeviceTime, MemoryAmount, Name, Pod, Space, Tgid};
 
 use super::ledger::{SeriesLedger, SeriesSettings};
 use crate::metrics::process_series::{Aggregate, SeriesPlan};
@@ -290,4 +291,108 @@ fn processes_of_one_name_or_pod_have_common_series() {
     ];
     assert_eq!(of(Aggregate::Container), expected(&containers));
     assert_eq!(of(Aggregate::Process).len(), 4);
+}
+
+/// The series of a gauge.
+fn gauge(snapshot: &Snapshot, plan: SeriesPlan, metric: &str) -> Vec<String> {
+    let text = encode_with(snapshot, &Arc::new(plan), Format::Prometheus);
+    let lines = text.lines().filter_map(|line| line.strip_prefix(metric)?.strip_prefix('{'));
+    lines.map(|line| line.replace('"', "")).collect()
+}
+
+#[test]
+fn processes_that_only_nvml_knows_or_that_are_in_their_first_call_are_within_the_limit() {
+    let user = |pid, name: &str, gib: u64| GpuUser {
+        gpu: 0,
+        pid: Tgid(pid),
+        name: name.to_owned(),
+        memory_bytes: Some(gib << 30),
+        seen_bytes: None,
+        busy_percent: None,
+    };
+    let pending = |pid, name: &str, age_ns| OldestCall {
+        pid: Tgid(pid),
+        name: name.to_owned(),
+        container: None,
+        api: Api::Driver,
+        function: "cuInit",
+        age_ns,
+    };
+    let taken = |ledger: &mut SeriesLedger, calls, users: Vec<GpuUser>, waits: Vec<OldestCall>| {
+        let mut now = snapshot(1e9, calls, Vec::new());
+        (now.gpu_states.users, now.pending) = (users, waits);
+        let plan = ledger.take(&now, 0, None);
+        let memory = gauge(&now, plan.clone(), "gpuprobe_gpu_process_memory_bytes");
+        (memory, gauge(&now, plan, "gpuprobe_call_pending_seconds"))
+    };
+    let mut ledger = SeriesLedger::new(settings(2));
+    let users = || vec![user(2, "x", 1), user(3, "x", 4), user(4, "x", 2)];
+    let waits = || vec![pending(5, "y", 7_000_000_000), pending(6, "y", 9_000_000_000)];
+    let (memory, waiting) = taken(&mut ledger, vec![process(1, "a", 5)], users(), waits());
+    let sum = format!("process=x,gpu=0}} {}", 3_u64 << 30);
+    assert_eq!(memory, [sum.clone(), format!("pid=3,process=x,gpu=0}} {}", 4_u64 << 30)]);
+    assert_eq!(waiting, ["process=y,function=cuInit} 9.000000000"]);
+    // who has series keeps them, although another one has more memory now
+    let more = vec![user(2, "x", 9), user(3, "x", 4)];
+    let (memory, _) = taken(&mut ledger, vec![process(1, "a", 5)], more, vec![]);
+    assert_eq!(memory[1], format!("pid=3,process=x,gpu=0}} {}", 4_u64 << 30));
+    // processes with calls come first
+    let (memory, _) = taken(&mut ledger, vec![process(1, "a", 5), process(7, "a", 5)], users(), vec![]);
+    assert_eq!(memory, [format!("process=x,gpu=0}} {}", 7_u64 << 30)]);
+    // with `--aggregate name` there are only sums, of a limited number of names
+    let by_name = SeriesSettings { aggregate: Aggregate::Name, ..settings(2) };
+    let names = (0..200).map(|pid| user(pid, &format!("n{pid}"), 1)).collect();
+    let (memory, _) = taken(&mut SeriesLedger::new(by_name), vec![], names, vec![]);
+    assert_eq!(memory.len(), 64 + 1, "{memory:?}");
+    assert!(memory.contains(&format!("process=other,gpu=0}} {}", 136_u64 << 30)), "{memory:?}");
+}
+
+#[test]
+fn forged_counters_do_not_make_a_sum_fall() {
+    let with = |pid, calls| {
+        let mut process = process(pid, "a", 0);
+        process.functions[0].calls = calls;
+        process
+    };
+    let mut ledger = SeriesLedger::new(settings(0));
+    let snapshots = [
+        snapshot(1.0, vec![with(1, u64::MAX - 1), with(2, 7)], vec![]),
+        snapshot(2.0, vec![with(2, 9)], vec![with(1, u64::MAX)]),
+        snapshot(3.0, vec![], vec![with(2, 9)]),
+    ];
+    for (number, now) in (0..).zip(snapshots) {
+        let plan = ledger.take(&now, number, None);
+        assert_eq!(series(&now, plan), [("process=a".to_owned(), u64::MAX)].into());
+    }
+}
+
+#[test]
+fn commands_of_programs_that_one_process_executes_one_after_the_other_are_bounded() {
+    let program = |first: u32| {
+        let row = |request| CommandCounts {
+            process: ProcessKey { tgid: Tgid(1), instance: first.into() },
+            code: CommandCode { device: DeviceKind::Control, request, detail: 0 },
+            command: Name::Owned(format!("command {request}")),
+            totals: CommandTotals { calls: 1, failures: 0, total_ns: 100 },
+        };
+        let mut requests = KernelModuleRequests::default();
+        requests.update(&(first..first + 20).map(row).collect::<Vec<_>>());
+        let mut process = process(1, "a", 1);
+        process.instance = first.into();
+        process.gpu_ops.requests = requests.series().clone();
+        process
+    };
+    let mut ledger = SeriesLedger::new(settings(1));
+    for run in 0..10_u32 {
+        let before = run
+            .checked_sub(1)
+            .map(|before| ProcessSnapshot { exited_at_ns: Some(1), ..program(20 * before) });
+        let now = snapshot(run.into(), vec![program(20 * run)], before.into_iter().collect());
+        let plan = ledger.take(&now, run.into(), None);
+        let ioctls = gauge(&now, plan, "gpuprobe_driver_ioctls_total");
+        let counts = ioctls.iter().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap());
+        assert_eq!(counts.sum::<u32>(), 20 * (run + 1));
+        assert_eq!(ioctls.len() as u32, (20 * (run + 1)).min(48 + 1), "{ioctls:?}");
+        assert!(ioctls.iter().all(|line| line.starts_with("pid=1,process=a,")));
+    }
 }

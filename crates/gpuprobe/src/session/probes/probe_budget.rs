@@ -354,6 +354,7 @@ impl Probes {
         stratum.iter().for_each(|stratum| budget.budget.finish_stratum(stratum));
         let sampled = budget.report(now_ns).sampled;
         let calls = |function: SampledFunction| SampledCalls {
+            api: Some(function.api),
             function: function.function.to_owned(),
             estimated_calls: function.estimated_calls as u64,
             standard_error: function.standard_error.ceil() as u64,
