@@ -46,8 +46,9 @@ def _row(row: Row) -> str:
 
 def _versions(versions: list[str]) -> str:
     """Adjacent known versions form a range: `11.8,12.4-13.4`."""
-    order = [cuda.short for cuda in sources.CUDA]
-    if not versions or versions[0] not in order:
+    orders = [[version.short for version in known] for known in (sources.CUDA, sources.HIP)]
+    order = next((known for known in orders if versions and versions[0] in known), None)
+    if order is None:
         return ",".join(versions) or "-"
     runs: list[list[str]] = []
     for version in versions:
