@@ -115,3 +115,20 @@ STRUCTS = (
     "CUDA_ARRAY3D_DESCRIPTOR",
     "cudaChannelFormatDesc",
 )
+
+# OpenCL: the Debian package with its headers, and the versions that they can be asked for.
+OPENCL_PACKAGE = ("opencl-c-headers", "3.0~2023.02.06-1")
+OPENCL_VERSIONS = ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "3.0")
+OPENCL_HEADERS = ("CL/cl.h", "CL/cl_gl.h")
+# Their functions belong to no version.
+OPENCL_EXTENSIONS = ("CL/cl_egl.h", "CL/cl_ext.h")
+# Errors of extensions, which the headers list among other constants.
+OPENCL_ERRORS = {
+    -1000: "CL_INVALID_GL_SHAREGROUP_REFERENCE_KHR",
+    -1001: "CL_PLATFORM_NOT_FOUND_KHR",
+    -1057: "CL_DEVICE_PARTITION_FAILED_EXT",
+    -1058: "CL_INVALID_PARTITION_COUNT_EXT",
+    -1059: "CL_INVALID_PARTITION_NAME_EXT",
+    -1092: "CL_EGL_RESOURCE_NOT_ACQUIRED_KHR",
+    -1093: "CL_INVALID_EGL_OBJECT_KHR",
+}
