@@ -5,7 +5,6 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import hip
 import sources
 from exports import exported_functions
 from fetch import fetch
@@ -76,33 +75,19 @@ def collect(cache: Path) -> Catalogue:
     tables["nccl"][sources.NCCL_SHORT] = _read([Source(("nccl.h",), include)], NCCL_NAME, nccl)
     readings = nccl + readings
 
-    tables["hip"], of_hip = _hip(cache)
-    readings = of_hip + readings
-
     catalogue = Catalogue({table: _rows(versions) for table, versions in tables.items()})
     catalogue.functions["driver"] += [Row(name, [], None) for name in sources.DRIVER_WITHOUT_PROTOTYPE]
-    catalogue.structs = {name: _layout(name, readings) for name in sources.STRUCTS}
+    describe(catalogue, sources.STRUCTS, readings)
+    return catalogue
+
+
+def describe(catalogue: Catalogue, structs: tuple[str, ...], readings: list[Reading]) -> None:
+    """Adds the types that the functions use, and the structs."""
+    catalogue.structs = {name: _layout(name, readings) for name in structs}
     catalogue.types = _types(_used_types(catalogue), readings)
     for name, (kind, _) in catalogue.types.items():
         if kind == "enum":
             catalogue.enums[name] = _union(name, readings)
-    return catalogue
-
-
-def _hip(cache: Path) -> tuple[dict[str, dict[str, Function | None]], list[Reading]]:
-    """The functions of every HIP version, and its headers."""
-    versions: dict[str, dict[str, Function | None]] = {}
-    readings: list[Reading] = []
-    for version in sources.HIP:
-        print(f"reading HIP {version.short}", file=sys.stderr)
-        source, declarations, names = hip.read(version, cache)
-        readings.append(Reading(source, declarations, True))
-        versions[version.short] = {name: declarations.functions.get(name) for name in sorted(names)}
-    # Later versions declare the C++ functions as C functions with the same arguments.
-    newest = versions[sources.HIP[-1].short]
-    for functions in versions.values():
-        functions |= {name: newest[plain] for name, plain in sources.HIP_CPLUSPLUS.items() if name in functions}
-    return versions, readings
 
 
 def _read(views: list[Source], pattern: re.Pattern, readings: list[Reading] | None) -> dict[str, Function]:

@@ -1,20 +1,55 @@
-"""The headers of HIP, and the names that its library exports."""
+"""Reads the headers of HIP, and the names that its library exports."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import sources
+from collect import Catalogue, Reading, _rows, describe
 from exports import exported_functions
 from fetch import fetch
-from parse import Declarations, Source, parse
+from parse import Declarations, Function, Source, parse
 
 # `typedef RESULT (*t_NAME)(ARGUMENTS);`
 POINTER = re.compile(r"^typedef ([^;()]+?)\(\*t_(\w+)\)\(([^;]*)\);", re.MULTILINE)
 HIP_NAME = re.compile(r"(?:_Z\d+|__)?hip(?!rtc)[A-Z]\w*")
 
 
-def read(version: sources.Hip, cache: Path) -> tuple[Source, Declarations, set[str]]:
+def collect_hip(cache: Path) -> Catalogue:
+    """Reads every version of HIP, oldest first."""
+    versions: dict[str, dict[str, Function | None]] = {}
+    readings: list[Reading] = []
+    for version in sources.HIP:
+        print(f"reading HIP {version.short}", file=sys.stderr)
+        source, declarations, names = _read(version, cache)
+        readings.append(Reading(source, declarations, True))
+        others = sources.HIP_OTHER_STRUCTS.get(version.short, {})
+        functions = {name: declarations.functions.get(name) for name in sorted(names)}
+        versions[version.short] = {name: _renamed(function, others) for name, function in functions.items()}
+    # Later versions declare the C++ functions as C functions with the same arguments.
+    newest = versions[sources.HIP[-1].short]
+    for functions in versions.values():
+        functions |= {name: newest[plain] for name, plain in sources.HIP_CPLUSPLUS.items() if name in functions}
+    catalogue = Catalogue({"functions": _rows(versions)})
+    describe(catalogue, sources.HIP_STRUCTS, readings)
+    return catalogue
+
+
+def _renamed(function: Function | None, others: dict[str, str]) -> Function | None:
+    """The prototype with other names for some structs, so that it differs from that of other versions."""
+    if function is None:
+        return None
+
+    def rename(kind: str) -> str:
+        return re.sub(r"\w+", lambda word: others.get(word[0], word[0]), kind)
+
+    arguments = tuple((rename(kind), name) for kind, name in function.arguments)
+    types = tuple((rename(spelled), rename(followed)) for spelled, followed in function.types)
+    return replace(function, arguments=arguments, types=types)
+
+
+def _read(version: sources.Hip, cache: Path) -> tuple[Source, Declarations, set[str]]:
     """What clang has to read for a version, what it declares, and the names of the library's functions."""
     include = fetch(version.headers, cache) / "include"
     names = tuple(header for header in sources.HIP_HEADERS if (include / header).exists())

@@ -109,6 +109,26 @@ HIP_CPLUSPLUS = {
     "_Z23hipDestroySurfaceObjectP13__hip_surface": "hipDestroySurfaceObject",
 }
 
+# The same function describes a copy with a struct of other members in this version.
+HIP_OTHER_STRUCTS = {"5.2": {"HIP_MEMCPY3D": "HIP_MEMCPY3D_5"}}
+HIP_STRUCTS = (
+    "hipExtent",
+    "hipPitchedPtr",
+    "hipMemLocation",
+    "hipLaunchConfig_t",
+    "HIP_LAUNCH_CONFIG",
+    "hipLaunchParams",
+    "hipFunctionLaunchParams",
+    "hipMemcpy3DParms",
+    "hipMemcpy3DPeerParms",
+    "hip_Memcpy2D",
+    "HIP_MEMCPY3D",
+    "hipMemAllocationProp",
+    "HIP_ARRAY_DESCRIPTOR",
+    "HIP_ARRAY3D_DESCRIPTOR",
+    "hipChannelFormatDesc",
+)
+
 # cudaVDPAU.h does not include vdpau.h itself.
 DRIVER_HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "vdpau/vdpau.h", "cudaVDPAU.h", "cudaProfiler.h")
 RUNTIME_HEADERS = (
@@ -163,19 +183,21 @@ STRUCTS = (
     "CUDA_ARRAY_DESCRIPTOR",
     "CUDA_ARRAY3D_DESCRIPTOR",
     "cudaChannelFormatDesc",
-    "hipExtent",
-    "hipPitchedPtr",
-    "hipMemLocation",
-    "hipLaunchConfig_t",
-    "HIP_LAUNCH_CONFIG",
-    "hipLaunchParams",
-    "hipFunctionLaunchParams",
-    "hipMemcpy3DParms",
-    "hipMemcpy3DPeerParms",
-    "hip_Memcpy2D",
-    "HIP_MEMCPY3D",
-    "hipMemAllocationProp",
-    "HIP_ARRAY_DESCRIPTOR",
-    "HIP_ARRAY3D_DESCRIPTOR",
-    "hipChannelFormatDesc",
 )
+
+# OpenCL: the Debian package with its headers, and the versions that they can be asked for.
+OPENCL_PACKAGE = ("opencl-c-headers", "3.0~2023.02.06-1")
+OPENCL_VERSIONS = ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "3.0")
+OPENCL_HEADERS = ("CL/cl.h", "CL/cl_gl.h")
+# Their functions belong to no version.
+OPENCL_EXTENSIONS = ("CL/cl_egl.h", "CL/cl_ext.h")
+# Errors of extensions, which the headers list among other constants.
+OPENCL_ERRORS = {
+    -1000: "CL_INVALID_GL_SHAREGROUP_REFERENCE_KHR",
+    -1001: "CL_PLATFORM_NOT_FOUND_KHR",
+    -1057: "CL_DEVICE_PARTITION_FAILED_EXT",
+    -1058: "CL_INVALID_PARTITION_COUNT_EXT",
+    -1059: "CL_INVALID_PARTITION_NAME_EXT",
+    -1092: "CL_EGL_RESOURCE_NOT_ACQUIRED_KHR",
+    -1093: "CL_INVALID_EGL_OBJECT_KHR",
+}

@@ -13,7 +13,7 @@ pub use crate::catalogue::{MAX_POINTEE, UNIQUE_ID};
 use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
-use crate::event::{Name, Value, is_failure};
+use crate::event::{Name, Value};
 
 /// What a probe saved of one call. A slice that could not be read is empty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -291,7 +291,7 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
         return errno::is_error(status).then(|| errno::name(status));
     }
     let ResultKind::Status(table) = f.result else { return None };
-    is_failure(status).then(|| match table.name_of(status) {
+    f.api.is_failure(status).then(|| match table.name_of(status) {
         Some(name) => Cow::Borrowed(name),
         None if f.api == Api::Hook => coded_error(status),
         None => Cow::Owned(format!("unknown {} {status}", table.name)),
@@ -301,7 +301,7 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
 /// The name of a failure by status; a call without a failed status was to return a pointer and returned NULL.
 pub fn failure_name(f: &Function, status: i64) -> Name {
     error_name(f, status).unwrap_or_else(|| {
-        if is_failure(status) { coded_error(status) } else { Cow::Borrowed("returned NULL") }
+        if f.api.is_failure(status) { coded_error(status) } else { Cow::Borrowed("returned NULL") }
     })
 }
 
@@ -311,7 +311,7 @@ pub fn output_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
         let last = out_reads(f).len().checked_sub(1)?;
         words.outs.get(last).copied().flatten()
     });
-    let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| is_failure(*status));
+    let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| f.api.is_failure(*status));
     let returned_null = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
     (status.is_some() || returned_null).then(|| failure_name(f, status.unwrap_or(0)))
 }

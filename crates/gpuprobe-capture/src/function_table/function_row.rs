@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use gpuprobe_event::catalogue::{Arg, Pointee, ResultKind, UNIQUE_ID};
+use gpuprobe_event::catalogue::{Arg, KernelHandles, Pointee, ResultKind, UNIQUE_ID};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
@@ -197,8 +197,7 @@ fn names(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
         row.cuda_kernel = arg_loc(f.arg(roles.func));
-        // the handles of hooked launch functions are no objects of the CUDA driver, in which a name could be found
-        if f.api != Api::Hook {
+        if f.api.row().kernels != KernelHandles::Named {
             row.flags |= number::FUNCTION_LAUNCH;
         }
     }

@@ -69,23 +69,25 @@ fn is_capture_op(op: u8) -> bool {
     (number::OP_STREAM_DESTROY..=number::OP_CAPTURE_END).contains(&op)
 }
 
-/// The number of the operation; 0 for none. Copies, captures and graphs are followed in the CUDA driver, which every
-/// library calls; launches, also of graphs, in the first probed call. Functions that the user has named may not call
-/// the CUDA driver at all.
+/// The number of the operation; 0 for none. Copies, captures and graphs are followed in the API that does the work; launches, also of graphs, in the first probed call. Functions that the user has named may not call
+/// such an API at all.
 fn op_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
-    match (f.class, f.api, op) {
-        (Class::Launch, Api::Driver | Api::Runtime | Api::Hook, _) => number::OP_LAUNCH,
-        (Class::GraphLaunch, Api::Driver | Api::Runtime, _) => number::OP_GRAPH_LAUNCH,
-        (Class::Memcpy, Api::Driver | Api::Hook, _) => number::OP_COPY,
-        (Class::Memset, Api::Driver | Api::Hook, _) => number::OP_MEMSET,
-        (Class::Sync, Api::Driver | Api::Hook, _) if f.roles.stream.is_some() => number::OP_SYNC_STREAM,
-        (Class::Sync, Api::Driver | Api::Hook, _) => number::OP_SYNC_ALL,
-        (Class::Stream, Api::Driver, "destroy") => number::OP_STREAM_DESTROY,
-        (Class::Stream, Api::Driver, "wait_event") => number::OP_EVENT_WAIT,
-        (Class::Event, Api::Driver, "record") => number::OP_EVENT_RECORD,
-        (Class::Event, Api::Driver, "destroy") => number::OP_EVENT_DESTROY,
-        (Class::Graph | Class::GraphCapture, Api::Driver, op) => graph_op(op),
+    let is_hooked = f.api == Api::Hook;
+    let does_work = f.api.does_work();
+    match (f.class, op) {
+        (Class::Launch, _) if f.api.launches() || is_hooked => number::OP_LAUNCH,
+        (Class::GraphLaunch, _) if f.api.launches() => number::OP_GRAPH_LAUNCH,
+        (Class::Memcpy, _) if does_work || is_hooked => number::OP_COPY,
+        (Class::Memset, _) if does_work || is_hooked => number::OP_MEMSET,
+        (Class::Sync, _) if does_work || is_hooked => {
+            if f.roles.stream.is_some() { number::OP_SYNC_STREAM } else { number::OP_SYNC_ALL }
+        }
+        (Class::Stream, "destroy") if does_work => number::OP_STREAM_DESTROY,
+        (Class::Stream, "wait_event") if does_work => number::OP_EVENT_WAIT,
+        (Class::Event, "record") if does_work => number::OP_EVENT_RECORD,
+        (Class::Event, "destroy") if does_work => number::OP_EVENT_DESTROY,
+        (Class::Graph | Class::GraphCapture, op) if does_work => graph_op(op),
         _ => 0,
     }
 }

@@ -137,10 +137,11 @@ impl Decoder {
 
     /// Adds a file that calls will come from, and the word in which its handles have their names, if it is known.
     pub(crate) fn add_library(&mut self, number: LibraryNumber, api: Api, name_word: Option<u16>) {
-        self.drivers.insert(number, api == Api::Driver);
+        let has_names = api.row().kernels == KernelHandles::Objects;
+        self.drivers.insert(number, has_names);
         let drivers: Vec<_> = self.drivers.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
         self.kernels.set_drivers(&drivers);
-        if let Some(word) = name_word.filter(|_| api == Api::Driver) {
+        if let Some(word) = name_word.filter(|_| has_names) {
             self.kernels.trust(number, word);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::vendor::VENDORS;
 use crate::table::{lines, sections};
 
 /// How the raw words of an argument are read and shown.
@@ -104,15 +105,19 @@ pub(crate) struct Types {
 }
 
 impl Types {
-    /// Parses `types.tbl`, `enums.tbl` and `structs.tbl`. The result is leaked and lives as long as the program.
-    pub(crate) fn parse(types: &'static str, enums: &'static str, structs: &'static str) -> Self {
-        let scalars = lines(types)
+    /// Parses the tables of all vendors. The result is leaked and lives as long as the program.
+    pub(crate) fn parse() -> Self {
+        let scalars = VENDORS
+            .iter()
+            .flat_map(|vendor| lines(vendor.types))
             .filter_map(|l| {
                 let mut columns = l.split(" | ");
                 Some((columns.next()?, (columns.next()?, columns.next()?.parse().ok()?)))
             })
             .collect();
-        Self { scalars, enums: parse_enums(enums), layouts: parse_structs(structs) }
+        let enums = VENDORS.iter().flat_map(|vendor| parse_enums(vendor.enums)).collect();
+        let layouts = VENDORS.iter().flat_map(|vendor| parse_structs(vendor.structs)).collect();
+        Self { scalars, enums, layouts }
     }
 
     pub(crate) fn enum_table(&self, name: &str) -> Option<&'static EnumTable> {

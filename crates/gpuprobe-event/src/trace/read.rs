@@ -22,7 +22,7 @@ use crate::effect::{Effect, GraphContents, GraphLaunch};
 use crate::errno;
 use crate::event::{
     Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent,
-    XidProcess, is_failure,
+    XidProcess,
 };
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
@@ -261,7 +261,7 @@ impl<R: BufRead> Reader<R> {
         let status = ret.filter(|ret| match known {
             Some(f) => status(f, ret.cast_unsigned()).is_some(),
             // a hooked function may return any value
-            None if api == Api::Hook => has_error && is_failure(*ret),
+            None if api == Api::Hook => has_error && api.is_failure(*ret),
             // nothing is known about a function of the Linux kernel, except that errors are negative
             None => api != Api::Kernel || errno::is_error(*ret),
         });
@@ -308,7 +308,9 @@ impl<R: BufRead> Reader<R> {
             status,
             // the status of an ioctl is not the return value of the call
             error: text(object, "error", most::NAME)
-                .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
+                .filter(|_| {
+                    status.is_some_and(|status| api.is_failure(status)) || api.row().has_separate_errors
+                }),
             args: object.get("args").and_then(Json::as_object).map(|o| arguments(o, known)),
             stream: hex_field(object, "stream"),
             driver: effect_fields::driver_time(object),

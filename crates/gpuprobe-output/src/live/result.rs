@@ -2,7 +2,7 @@
 
 use gpuprobe_event::catalogue::{EnumTable, ResultKind};
 use gpuprobe_event::counters::CopyDirection;
-use gpuprobe_event::{Api, Call, Class, DeviceTime, Effect, Free, Outcome, Value, catalogue, meaning};
+use gpuprobe_event::{Api, Call, Class, DeviceTime, Effect, Free, Outcome, Value, meaning};
 
 use super::arguments;
 use super::line_parts::{PLAIN, RED};
@@ -18,20 +18,7 @@ pub(super) struct Results {
 
 impl Results {
     pub(super) fn new(color: bool) -> Self {
-        let statuses = Api::ALL.map(|api| {
-            let name = match api {
-                Api::Driver => "CUresult",
-                Api::Runtime => "cudaError_t",
-                Api::Nvml => "nvmlReturn_t",
-                Api::Nccl => "ncclResult_t",
-                // errors of these carry their names
-                Api::Kernel | Api::Hook => return None,
-                // its functions are not traced
-                Api::Framework => return None,
-            };
-            catalogue().enum_table(name)
-        });
-        Self { color, statuses }
+        Self { color, statuses: Api::ALL.map(Api::statuses) }
     }
 
     /// ` = cudaSuccess <101.2us> [driver 3 calls 12.1us]`

@@ -85,7 +85,7 @@ impl StreamGapTracker {
         let at_ns = end_of(call.start_ns, call.duration_ns().unwrap_or(0));
         let thread = (call.tgid, call.tid);
         // a wait ends when the CUDA driver's call returns, not the runtime's call around it
-        if call.api == Api::Runtime
+        if call.api.is_above()
             && self.thread_waits.get(&thread).is_some_and(|end_ns| *end_ns > call.start_ns)
         {
             return;
