@@ -180,6 +180,9 @@ enum gp_memory_op : __u8 {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
+	/* HIP: chooses the GPU of the thread, or ends everything on it */
+	GP_DEVICE_SET,
+	GP_DEVICE_RESET,
 	/* identifies one of the process's GPUs: 16 bytes of a UUID, or its PCI address as text */
 	GP_DEVICE_IDENTITY,
 	/* what the allocator of a framework reports: see wire/tensor.h */
@@ -274,6 +277,8 @@ enum gp_function_flags {
 	GP_SAMPLES_RETURNS = 1048576,
 	/* with GP_SAMPLED: it has probes only in turns */
 	GP_IN_TURNS = 2097152,
+	/* memory of threads that have chosen no GPU is on the first one */
+	GP_FIRST_DEVICE = 4194304,
 };
 
 /* What the probes of one function do. The low bits of the attach cookie are its index. */

@@ -88,6 +88,13 @@ pub fn launch_list(f: &Function) -> Option<u8> {
     f.roles.params.filter(|_| f.class == Class::Launch)
 }
 
+/// Whether the entries of a list of launches are those of the CUDA runtime, in which shared memory and stream follow the
+/// arguments of the kernel. HIP has such a list and one like that of the CUDA driver.
+pub fn is_runtime_list(f: &Function) -> bool {
+    let list = launch_list(f).and_then(|position| f.arg(Some(position)));
+    list.is_some_and(|list| ["cudaLaunchParams*", "hipLaunchParams*"].contains(&list.ty))
+}
+
 /// The handle of what is launched.
 pub fn launched(f: &Function, words: &Words<'_>) -> Option<u64> {
     match launch_list(f) {
@@ -348,7 +355,7 @@ pub fn stream(f: &Function, words: &Words<'_>) -> Option<u64> {
         let field = layout.fields.iter().find(|field| ["stream", "hStream"].contains(&field.name))?;
         field_bytes(field, words.pointee).map(little_endian)
     } else if launch_list(f).is_some() {
-        let at = if f.api == Api::Runtime { 48 } else { 40 };
+        let at = if is_runtime_list(f) { 48 } else { 40 };
         words.pointee.get(at..at + 8).map(little_endian)
     } else {
         argument_number(f, f.roles.stream, words)
@@ -380,7 +387,7 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
         return first_of_list(f, words);
     }
     Launch {
-        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)).or_else(|| plane(f, words)),
+        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)).or_else(|| plane(f, words)).or_else(|| blocks(f, words)),
         block: f.roles.block.and_then(|at| dimensions(f, at, words)),
         shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
         ..Launch::default()
@@ -390,7 +397,7 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
 /// The first launch of a list: the CUDA kernel, six dimensions, then shared memory and stream, which for the runtime
 /// follow the arguments.
 fn first_of_list(f: &Function, words: &Words<'_>) -> Launch {
-    let shared = if f.api == Api::Runtime { 40..48 } else { 32..36 };
+    let shared = if is_runtime_list(f) { 40..48 } else { 32..36 };
     Launch {
         grid: words.pointee.get(8..20).and_then(dim3),
         block: words.pointee.get(20..32).and_then(dim3),
@@ -405,6 +412,13 @@ fn plane(f: &Function, words: &Words<'_>) -> Option<[u32; 3]> {
     let width = f.roles.plane?;
     let side = |at| argument_number(f, Some(at), words).map(|side| side as u32);
     Some([side(width)?, side(width + 1)?, 1])
+}
+
+/// A grid that is given in threads.
+fn blocks(f: &Function, words: &Words<'_>) -> Option<[u32; 3]> {
+    let threads = dimensions(f, f.roles.threads?, words)?;
+    let block = dimensions(f, f.roles.block?, words)?;
+    Some(std::array::from_fn(|i| threads[i].div_ceil(block[i].max(1))))
 }
 
 /// A dim3 argument, or three integers in a row.

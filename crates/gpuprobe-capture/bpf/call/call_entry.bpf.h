@@ -269,7 +269,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	if (function->memory_op == GP_VMM_RELEASE)
 		begin_release(call, function);
 	else if (ends_contexts(function))
-		begin_end(call, function);
+		begin_end(call, function, current_context(thread));
 	if (function->action) {
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;

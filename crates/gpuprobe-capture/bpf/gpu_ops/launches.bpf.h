@@ -37,6 +37,17 @@ static __always_inline __u64 volume(__u64 packed)
 	return (__u32)packed * (packed >> 32 & 0xffff) * (packed >> 48);
 }
 
+/* The blocks that a grid of so many threads has. */
+static __always_inline __u64 blocks(__u64 threads, __u64 block)
+{
+	__u32 x = block, y = block >> 32 & 0xffff, z = block >> 48;
+
+	if (!x || !y || !z)
+		return threads;
+	return dimensions(((__u64)(__u32)threads + x - 1) / x, ((threads >> 32 & 0xffff) + y - 1) / y,
+			  ((threads >> 48) + z - 1) / z);
+}
+
 static __always_inline void three_dimensions(const struct gp_call *call, const struct gp_arg_loc *locs,
 					     __u64 *packed)
 {
@@ -106,6 +117,8 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 		} else {
 			three_dimensions(call, op->grid, &launch->grid);
 			three_dimensions(call, op->block, &launch->block);
+			if (op->shape == GP_LAUNCH_THREADS)
+				launch->grid = blocks(launch->grid, launch->block);
 		}
 		if (argument(call, op->shared, &launch->shared))
 			launch->shared = (__u32)launch->shared;

@@ -298,6 +298,15 @@ static __always_inline void store_allocation(struct gp_call *call, struct gp_mem
 	annotate_live(call, memory, change_live_bytes(memory, row, call->space, call->bytes, 1));
 }
 
+/* Memory of a context whose GPU nobody has chosen is on the first one. */
+static __always_inline void use_first_device(__u64 context)
+{
+	struct gp_context *row = context_of(context);
+
+	if (row && !row->device)
+		row->device = 1;
+}
+
 /* `address` is that of the thread's current context. */
 GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 			    const struct gp_function *function, bool failed, __u64 address)
@@ -328,7 +337,10 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 	}
 	__sync_fetch_and_add(&memory->allocations, 1);
 	__sync_fetch_and_add(&memory->allocated_bytes, call->bytes);
-	store_allocation(call, memory, context_of_thread(thread, address));
+	address = context_of_thread(thread, address);
+	if (function->flags & GP_FIRST_DEVICE)
+		use_first_device(address);
+	store_allocation(call, memory, address);
 }
 
 #endif

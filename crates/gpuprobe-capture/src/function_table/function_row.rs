@@ -62,8 +62,11 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if f.class == Class::Launch && collect == Collect::Count {
         counted_launch(&mut row, counted);
     }
-    if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
+    if ["_ptsz", "_ptds", "_spt"].iter().any(|suffix| f.name.ends_with(suffix)) {
         row.flags |= number::FUNCTION_PER_THREAD;
+    }
+    if row.action == number::ACTION_ALLOC && f.api == Api::Hip {
+        row.flags |= number::FUNCTION_FIRST_DEVICE;
     }
     if f.roles.asynchronous {
         row.flags |= number::FUNCTION_ASYNC;
@@ -295,6 +298,8 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
         (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_IDENTITY,
+        (Class::Device, "set_device") => number::MEMORY_DEVICE_SET,
+        (Class::Device, "reset_device") => number::MEMORY_DEVICE_RESET,
         (Class::Tensor, "change") => number::MEMORY_TENSOR_CHANGE,
         (Class::Tensor, "out_of_memory") => number::TENSOR_OUT_OF_MEMORY,
         _ => 0,
@@ -303,7 +308,7 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
 
 /// Whether calls of a function change the current context, or destroy one. Allocations are counted by context.
 pub fn changes_contexts(f: &Function) -> bool {
-    f.class == Class::Context && operation_of(f) != 0
+    operation_of(f) != 0 && (f.class == Class::Context || (f.class == Class::Device && !identifies_gpus(f)))
 }
 
 /// Whether calls of a function change what is known about an address that may be copied from or to.
@@ -378,13 +383,15 @@ fn moved(f: &Function, row: &mut gp_function) {
 /// Where the structs that describe copies have their dimensions.
 fn described(ty: &str) -> Option<gp_extent> {
     let (offset, word, dimensions, stride) = match ty.trim_start_matches("const ").trim_end_matches('*') {
-        "CUDA_MEMCPY2D" => (112, 8, 2, 128),
+        "CUDA_MEMCPY2D" | "hip_Memcpy2D" => (112, 8, 2, 128),
         "CUDA_MEMCPY2D_v1" => (84, 4, 2, 96),
         "CUDA_MEMCPY3D" | "CUDA_MEMCPY3D_PEER" => (176, 8, 3, 200),
         "CUDA_MEMCPY3D_v1" => (128, 4, 3, 144),
-        "CUDA_MEMCPY3D_BATCH_OP" | "cudaMemcpy3DBatchOp" => (80, 8, 3, 112),
-        "cudaMemcpy3DParms" => (128, 8, 3, 160),
-        "cudaMemcpy3DPeerParms" => (144, 8, 3, 168),
+        "CUDA_MEMCPY3D_BATCH_OP" | "cudaMemcpy3DBatchOp" | "hipMemcpy3DBatchOp" => (80, 8, 3, 112),
+        "HIP_MEMCPY3D" => (160, 8, 3, 184),
+        "HIP_MEMCPY3D_5" => (112, 4, 3, 128),
+        "cudaMemcpy3DParms" | "hipMemcpy3DParms" => (128, 8, 3, 160),
+        "cudaMemcpy3DPeerParms" | "hipMemcpy3DPeerParms" => (144, 8, 3, 168),
         _ => return None,
     };
     Some(gp_extent { offset, word, dimensions, stride })
@@ -407,7 +414,10 @@ pub(crate) fn makes_several_copies(f: &Function) -> bool {
 fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
     let ends_contexts = matches!(
         row.memory_op,
-        number::MEMORY_CONTEXT_DESTROY | number::MEMORY_PRIMARY_RELEASE | number::MEMORY_PRIMARY_RESET
+        number::MEMORY_CONTEXT_DESTROY
+            | number::MEMORY_PRIMARY_RELEASE
+            | number::MEMORY_PRIMARY_RESET
+            | number::MEMORY_DEVICE_RESET
     );
     let bytes = if ends_contexts {
         // the memory that ended with the context, by kind, takes the place of arguments on the stack

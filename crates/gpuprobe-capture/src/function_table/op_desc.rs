@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use gpuprobe_event::catalogue::{Arg, ArgKind};
+use gpuprobe_event::decode::is_runtime_list;
 use gpuprobe_event::{Api, Class, Direction, Function};
 
 use crate::function_table::arg_loc::arg_loc;
@@ -33,6 +34,9 @@ pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_op_desc {
         params: arg_loc(f.arg(roles.params)),
         ..gp_op_desc::default()
     };
+    if op >= number::OP_GRAPH_CREATE {
+        desc.shape = kernel_at(f.arg(roles.params));
+    }
     match op {
         number::OP_LAUNCH => launch(f, &mut desc),
         number::OP_COPY => copy(f, &mut desc),
@@ -118,6 +122,14 @@ fn graph_op(op: &str) -> u8 {
     }
 }
 
+/// Where the parameters of a kernel node have the handle of the kernel.
+fn kernel_at(params: Option<&Arg>) -> u8 {
+    if params.is_some_and(|params| params.ty.contains("hip")) { HIP_KERNEL_AT } else { 0 }
+}
+
+/// In hipKernelNodeParams the dimensions of a block, and a pointer, are in front of it.
+const HIP_KERNEL_AT: u8 = 24;
+
 /// Sets where a launch has its dimensions.
 fn launch(f: &Function, desc: &mut gp_op_desc) {
     let roles = &f.roles;
@@ -129,8 +141,7 @@ fn launch(f: &Function, desc: &mut gp_op_desc) {
     };
     desc.shared = arg_loc(f.arg(roles.shared));
     if roles.params.is_some() {
-        let of_runtime = f.api == Api::Runtime;
-        desc.shape = if of_runtime { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
+        desc.shape = if is_runtime_list(f) { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
     } else if roles.config.is_some() {
         desc.shape = number::LAUNCH_CONFIG;
     } else if f.arg(roles.grid.or(roles.block)).is_some_and(is_dim3) {
@@ -139,6 +150,10 @@ fn launch(f: &Function, desc: &mut gp_op_desc) {
         desc.block = words(arg_loc(f.arg(roles.block)));
     } else if roles.plane.is_some() {
         desc.grid = integers(roles.plane, 2);
+    } else if roles.threads.is_some() {
+        desc.shape = number::LAUNCH_THREADS;
+        desc.grid = integers(roles.threads, 3);
+        desc.block = integers(roles.block, 3);
     } else {
         desc.grid = integers(roles.grid, 3);
         desc.block = integers(roles.block, 3);
@@ -193,7 +208,8 @@ fn copy(f: &Function, desc: &mut gp_op_desc) {
         _ => number::COPY_BY_ADDRESS,
     };
     let described_by = f.arg(roles.params).map_or("", |arg| arg.ty);
-    desc.shape = match (described_by.contains("BATCH_OP"), roles.count.is_some()) {
+    let is_operation = described_by.contains("BATCH_OP") || described_by.contains("BatchOp");
+    desc.shape = match (is_operation, roles.count.is_some()) {
         (true, true) => number::COPY_OPERATIONS,
         (true, false) => number::COPY_OPERATION,
         (false, true) => number::COPY_BATCH,
@@ -214,6 +230,9 @@ fn structure(ty: &str) -> u8 {
         "CUDA_MEMCPY2D_v1" => number::COPY_2D_OLD,
         "CUDA_MEMCPY3D" | "CUDA_MEMCPY3D_PEER" => number::COPY_3D,
         "CUDA_MEMCPY3D_v1" => number::COPY_3D_OLD,
+        "hip_Memcpy2D" | "HIP_MEMCPY3D_5" => number::COPY_HIP_2D,
+        "HIP_MEMCPY3D" => number::COPY_HIP_3D,
+        "hipMemcpy3DParms" => number::COPY_PARMS,
         _ => number::COPY_LINEAR,
     }
 }

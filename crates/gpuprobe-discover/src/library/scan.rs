@@ -115,10 +115,10 @@ impl Names for Api {
 
     /// Whether a symbol is part of this library's API. The capital letter after the prefix distinguishes `cuInit`
     /// from `cudaFree`, and both from `cuda_helper` of a program. The library of a framework has thousands of functions,
-    /// so only those of the catalogue count.
+    /// so only those of the catalogue count; so do C++ functions of any library.
     fn owns(self, name: &[u8]) -> bool {
         let prefixes = self.row().prefixes;
-        if prefixes.is_empty() {
+        if prefixes.is_empty() || name.starts_with(b"_Z") {
             let is_known = |name| catalogue().lookup(self, None, name).is_some();
             return str::from_utf8(name).is_ok_and(is_known);
         }

@@ -135,11 +135,23 @@ fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Ve
     )
 }
 
+/// Suffixes of variants: per-thread default streams in CUDA and HIP, and structs of other releases in HIP.
+const SUFFIXES: [&str; 5] = ["_ptsz", "_ptds", "_spt", "R0600", "R0000"];
+
 /// The name without the suffixes of its variants.
 pub(crate) fn base_name(name: &str) -> &str {
-    let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
+    let name = c_plus_plus_name(name).unwrap_or(name);
+    let name = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
     match name.rfind("_v") {
         Some(at) if name.len() > at + 2 && name[at + 2..].bytes().all(|b| b.is_ascii_digit()) => &name[..at],
         _ => name,
     }
+}
+
+/// The name in a mangled name of a C++ function outside of namespaces, such as `_Z24hipExtModuleLaunchKernelP...`.
+fn c_plus_plus_name(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix("_Z")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+    let length: usize = rest[..digits].parse().ok()?;
+    rest.get(digits..digits + length)
 }

@@ -195,6 +195,8 @@ pub struct Roles {
     /// One dim3, or three integers from this argument on.
     pub grid: Option<u8>,
     pub block: Option<u8>,
+    /// Three integers from this argument on: the whole grid in threads, of which blocks are a part.
+    pub threads: Option<u8>,
     /// Two integers from this argument on: a grid whose block size was set before.
     pub plane: Option<u8>,
     /// Bytes per counted element, for memsets that count elements.
@@ -289,6 +291,7 @@ impl Roles {
             "id" => &mut self.id,
             "alias" => &mut self.alias,
             "grid" => &mut self.grid,
+            "threads" => &mut self.threads,
             "block" => &mut self.block,
             "plane" => &mut self.plane,
             _ => return None,

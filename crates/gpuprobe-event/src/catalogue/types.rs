@@ -56,7 +56,7 @@ impl EnumTable {
     }
 
     pub fn name_of(&self, value: i64) -> Option<&'static str> {
-        if self.name == "cudaMemcpyKind" {
+        if ["cudaMemcpyKind", "hipMemcpyKind"].contains(&self.name) {
             // the short form is common, and the CUDA driver's function names contain it
             return usize::try_from(value).ok().and_then(|v| COPY_KINDS.get(v)).copied();
         }

@@ -28,7 +28,7 @@ pub(super) static CUDA: Vendor = Vendor {
 
 pub(super) static HIP: Vendor = Vendor {
     title: "HIP",
-    versions: &[],
+    versions: &["5.2", "6.1", "6.2", "7.1"],
     types: include_str!("../../catalogue/hip/types.tbl"),
     enums: include_str!("../../catalogue/hip/enums.tbl"),
     structs: include_str!("../../catalogue/hip/structs.tbl"),

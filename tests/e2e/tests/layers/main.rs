@@ -1,7 +1,10 @@
-//! Layers above and below CUDA: hooked functions of any library, NVIDIA's own runtime, and the NVIDIA kernel module.
+//! Layers above and below CUDA, and next to it: hooked functions of any library, NVIDIA's own runtime, the NVIDIA kernel
+//! module, and HIP.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod exceptions;
+mod hip;
+mod hip_real;
 mod hooks;
 mod kmod_ioctls;
 mod real_cudart;
