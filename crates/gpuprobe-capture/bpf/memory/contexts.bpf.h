@@ -4,6 +4,7 @@
 #define GP_CONTEXTS_BPF_H
 
 #include "physical_memory.bpf.h"
+#include "objects.bpf.h"
 
 /* The context that a thread allocates in; 0 if it was made current before the probes were attached. */
 static __always_inline __u64 current_context(const struct gp_thread *thread)
@@ -263,6 +264,11 @@ GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call
 		return release_primary(call, function);
 	case GP_PRIMARY_RESET:
 		return reset_primary(call, function);
+	case GP_RETAIN_OBJECT:
+		retain_object(call, context);
+		return;
+	case GP_SHARE_OBJECT:
+		return share_object(call, call->result, context, 0);
 	case GP_DEVICE_IDENTITY:
 		return record_gpu_identity(call, function);
 	}

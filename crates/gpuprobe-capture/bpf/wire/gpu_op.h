@@ -61,6 +61,8 @@ enum gp_launch_shape : __u8 {
 	GP_LAUNCH_DIM3,
 	/* a struct that begins with the six dimensions */
 	GP_LAUNCH_CONFIG,
+	/* global and local sizes, which the pointee has */
+	GP_LAUNCH_SIZES,
 	/* a list of structs, one per GPU: those of the CUDA driver, and those of the CUDA runtime */
 	GP_LAUNCH_LIST,
 	GP_LAUNCH_RUNTIME_LIST,
