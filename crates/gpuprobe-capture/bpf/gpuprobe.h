@@ -188,6 +188,9 @@ enum gp_memory_op : __u8 {
 	/* what the allocator of a framework reports: see wire/tensor.h */
 	GP_TENSOR_CHANGE,
 	GP_TENSOR_OUT_OF_MEMORY,
+	/* objects with a count of references: one more, or another object that shares its memory */
+	GP_RETAIN_OBJECT,
+	GP_SHARE_OBJECT,
 };
 
 /* How the bytes of a call follow from its arguments; a and b are gp_function.size_a and size_b. */
@@ -214,6 +217,12 @@ enum gp_size_rule : __u8 {
 	GP_SIZE_BOX,
 	/* the sum of the b words that a points to */
 	GP_SIZE_LIST,
+	/*
+	 * an image of OpenCL: the format that a points to, and its description in the pointee, or its sides
+	 * from b on
+	 */
+	GP_SIZE_IMAGE,
+	GP_SIZE_IMAGE_SIDES,
 };
 
 /*
@@ -278,7 +287,16 @@ enum gp_function_flags {
 	/* with GP_SAMPLED: it has probes only in turns */
 	GP_IN_TURNS = 2097152,
 	/* memory of threads that have chosen no GPU is on the first one */
-	GP_FIRST_DEVICE = 4194304,
+	GP_FIRST_DEVICE = 33554432,
+	/*
+	 * the address that it allocates, frees or uses is an object with a count of references; its kernels
+	 * are such objects too, whose handles are reused
+	 */
+	GP_OBJECT = 4194304,
+	/* a launch whose sizes are in lists: `size_a` dimensions, global ones in the pointee, local in `size_b` */
+	GP_SIZES = 8388608,
+	/* a loader calls the function of the same name in the library of a vendor: that is no other call */
+	GP_MAY_REPEAT = 16777216,
 };
 
 /* What the probes of one function do. The low bits of the attach cookie are its index. */
@@ -323,7 +341,8 @@ struct gp_function {
 	struct gp_arg_loc reserved_bytes;
 	struct gp_op_desc op_desc;
 	struct gp_out out[GP_OUTS];
-	__u16 reserved;
+	/* if not 0: the call gives a name only if the argument `device` has this value */
+	__u16 named_if;
 };
 
 /* The kind of a record, in its first two bytes. */

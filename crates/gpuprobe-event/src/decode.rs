@@ -9,7 +9,7 @@ use crate::catalogue::{
     Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
     StructLayout,
 };
-pub use crate::catalogue::{MAX_POINTEE, UNIQUE_ID};
+pub use crate::catalogue::{MAX_POINTEE, SIZES, UNIQUE_ID};
 use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
@@ -58,7 +58,7 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
     }
     let narrow = |arg| {
         let ty = f.arg(Some(arg)).map_or("", |a| a.ty);
-        ["CUdeviceptr_v1*", "unsigned int*", "int*"].contains(&ty)
+        ["CUdeviceptr_v1*", "unsigned int*", "int*", "cl_int*"].contains(&ty)
     };
     let error = f.roles.error_out;
     let read = |arg| OutRead { arg, offset: 0, bytes: if narrow(arg) { 4 } else { 8 } };
@@ -135,7 +135,40 @@ pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> 
             *value = text(words).map_or(Value::Unread, Value::Text);
         }
     }
+    if let Some((global, Pointee::Sizes)) = f.pointee {
+        show_sizes(f, global, words, &mut values);
+    }
     Some(values)
+}
+
+/// Replaces the pointers to the sizes of a launch by the sizes.
+fn show_sizes(f: &Function, global: u8, words: &Words<'_>, values: &mut [(Name, Value)]) {
+    let Some((global_sizes, local_sizes)) = launch_sizes(f, words) else { return };
+    for (position, sizes) in [(Some(global), Some(global_sizes)), (f.roles.local, local_sizes)] {
+        let value = position.and_then(|position| values.get_mut(usize::from(position)));
+        if let (Some((_, value)), Some(sizes)) = (value, sizes) {
+            *value = Value::Dim3(sizes);
+        }
+    }
+}
+
+/// The global sizes of a launch, and the local ones if the program gives them. Dimensions that the launch does not have
+/// are 1. A size that does not fit is the largest that does.
+fn launch_sizes(f: &Function, words: &Words<'_>) -> Option<([u32; 3], Option<[u32; 3]>)> {
+    let dimensions = argument_number(f, f.roles.dimensions, words)?;
+    let size = |index: usize| {
+        let size = words.pointee.get(8 * index..8 * index + 8).map(little_endian)?;
+        Some(u32::try_from(size).unwrap_or(u32::MAX))
+    };
+    let three = |first: usize| -> Option<[u32; 3]> {
+        let mut sizes = [1; 3];
+        for (at, value) in sizes.iter_mut().enumerate().take(usize::try_from(dimensions).unwrap_or(3)) {
+            *value = size(first + at)?;
+        }
+        Some(sizes)
+    };
+    let local = three(3)?;
+    Some((three(0)?, Some(local).filter(|local| !local.contains(&0))))
 }
 
 /// Replaces pointers by the values that the call wrote there. If nothing was read the pointer stays.
@@ -307,7 +340,8 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
 
 /// The name of a failure by status; a call without a failed status was to return a pointer and returned NULL.
 pub fn failure_name(f: &Function, status: i64) -> Name {
-    error_name(f, status).unwrap_or_else(|| {
+    let named = || f.api.statuses()?.name_of(status).filter(|_| f.api.is_failure(status)).map(Cow::Borrowed);
+    error_name(f, status).or_else(named).unwrap_or_else(|| {
         if f.api.is_failure(status) { coded_error(status) } else { Cow::Borrowed("returned NULL") }
     })
 }
@@ -319,7 +353,7 @@ pub fn output_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
         words.outs.get(last).copied().flatten()
     });
     let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| f.api.is_failure(*status));
-    let returned_null = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
+    let returned_null = f.returns_what_it_makes() && ret == 0;
     (status.is_some() || returned_null).then(|| failure_name(f, status.unwrap_or(0)))
 }
 
@@ -386,12 +420,24 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
     if launch_list(f).is_some() {
         return first_of_list(f, words);
     }
+    if f.roles.global.is_some() {
+        return launch_of_sizes(f, words);
+    }
     Launch {
         grid: f.roles.grid.and_then(|at| dimensions(f, at, words)).or_else(|| plane(f, words)).or_else(|| blocks(f, words)),
         block: f.roles.block.and_then(|at| dimensions(f, at, words)),
         shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
         ..Launch::default()
     }
+}
+
+/// A launch by global and local sizes: a local size is a block, and the grid has as many blocks as cover the global
+/// size. If the library chooses the local size, each work-item counts as a block.
+fn launch_of_sizes(f: &Function, words: &Words<'_>) -> Launch {
+    let Some((global, local)) = launch_sizes(f, words) else { return Launch::default() };
+    let block = local.unwrap_or([1; 3]);
+    let grid = std::array::from_fn(|i| global[i].div_ceil(block[i]));
+    Launch { grid: Some(grid), block: Some(block), ..Launch::default() }
 }
 
 /// The first launch of a list: the CUDA kernel, six dimensions, then shared memory and stream, which for the runtime

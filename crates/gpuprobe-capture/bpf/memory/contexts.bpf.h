@@ -4,6 +4,7 @@
 #define GP_CONTEXTS_BPF_H
 
 #include "physical_memory.bpf.h"
+#include "objects.bpf.h"
 
 /* the address of the context of a GPU of HIP, besides its number: no address of a program */
 #define GP_DEVICE_CONTEXT (1ULL << 63)
@@ -313,6 +314,11 @@ GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call
 		return set_device(thread, call, function);
 	case GP_DEVICE_RESET:
 		return reset_device(thread, call);
+	case GP_RETAIN_OBJECT:
+		retain_object(call, context);
+		return;
+	case GP_SHARE_OBJECT:
+		return share_object(call, call->result, context, 0);
 	case GP_DEVICE_IDENTITY:
 		return record_gpu_identity(call, function);
 	}

@@ -63,6 +63,8 @@ enum gp_launch_shape : __u8 {
 	GP_LAUNCH_CONFIG,
 	/* as GP_LAUNCH_WORDS, with a grid that is counted in threads */
 	GP_LAUNCH_THREADS,
+	/* global and local sizes, which the pointee has */
+	GP_LAUNCH_SIZES,
 	/* a list of structs, one per GPU: those of the CUDA driver, and those of the CUDA runtime */
 	GP_LAUNCH_LIST,
 	GP_LAUNCH_RUNTIME_LIST,

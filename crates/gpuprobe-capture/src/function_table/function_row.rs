@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use gpuprobe_event::catalogue::{Arg, KernelHandles, Pointee, ResultKind, UNIQUE_ID};
+use gpuprobe_event::catalogue::{Arg, KernelHandles, Pointee, ResultKind, SIZES, UNIQUE_ID};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
@@ -30,7 +30,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
     }
-    if f.roles.out_is_result || f.roles.func_is_result {
+    if f.returns_what_it_makes() {
         row.flags |= number::FUNCTION_OUTPUT_IS_RESULT;
     }
     if f.roles.error_out.is_some() {
@@ -55,9 +55,16 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         row.pointee = pointer_loc(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(UNIQUE_ID).unwrap_or(u8::MAX);
     }
+    sizes_of_launch(f, &mut row);
     text(f, &mut row);
     names(f, &mut row);
     action(f, &mut row);
+    if !f.api.row().behind_loader.is_empty() {
+        row.flags |= number::FUNCTION_MAY_REPEAT;
+    }
+    if f.uses_objects() {
+        row.flags |= number::FUNCTION_OBJECT;
+    }
     row.op_desc = op_desc(f, counted);
     if f.class == Class::Launch && collect == Collect::Count {
         counted_launch(&mut row, counted);
@@ -153,6 +160,17 @@ pub(crate) fn device_call_row(f: &Function, collect: Collect) -> gp_function {
     }
 }
 
+/// Sets where a launch has the lists of its sizes, and how many dimensions they have.
+fn sizes_of_launch(f: &Function, row: &mut gp_function) {
+    if let Some((global, Pointee::Sizes)) = f.pointee {
+        row.flags |= number::FUNCTION_SIZES;
+        row.pointee = arg_loc(f.arg(Some(global)));
+        row.pointee_bytes = u8::try_from(SIZES).unwrap_or(u8::MAX);
+        row.size_a = arg_loc(f.arg(f.roles.dimensions));
+        row.size_b = arg_loc(f.arg(f.roles.local));
+    }
+}
+
 /// Sets where a text is read through an argument.
 fn text(f: &Function, row: &mut gp_function) {
     if let Some(position) = text_arg(f) {
@@ -211,6 +229,10 @@ fn names(f: &Function, row: &mut gp_function) {
     row.cuda_kernel = arg_loc(f.arg(roles.named));
     row.name = arg_loc(f.arg(roles.name));
     row.alias = arg_loc(f.arg(roles.alias));
+    if let Some((position, wanted)) = roles.only_if {
+        row.device = arg_loc(f.arg(Some(position)));
+        row.named_if = wanted;
+    }
     if roles.func_out.is_some() {
         row.flags |= number::FUNCTION_HANDLE_IS_OUT;
     }
@@ -233,7 +255,9 @@ fn action(f: &Function, row: &mut gp_function) {
     match f.class {
         Class::Alloc if row.outs > 0 || roles.out_is_result => {
             row.action = number::ACTION_ALLOC;
-            if roles.desc.is_some() {
+            if roles.format.is_some() {
+                image_size(f, row);
+            } else if roles.desc.is_some() {
                 array_size(f, row);
             } else if roles.pitch_out.is_some() {
                 row.size_rule = number::SIZE_PITCH;
@@ -260,7 +284,7 @@ fn action(f: &Function, row: &mut gp_function) {
             row.action = number::ACTION_MOVE;
             moved(f, row);
         }
-        Class::Vmm | Class::Context | Class::Device => operation(f, row),
+        Class::Vmm | Class::Context | Class::Device | Class::Reference => operation(f, row),
         _ => {}
     }
 }
@@ -297,6 +321,8 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "retain") => number::MEMORY_PRIMARY_RETAIN,
         (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
+        (Class::Reference, "retain") => number::MEMORY_RETAIN_OBJECT,
+        (Class::Reference, "share") => number::MEMORY_SHARE_OBJECT,
         (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_IDENTITY,
         (Class::Device, "set_device") => number::MEMORY_DEVICE_SET,
         (Class::Device, "reset_device") => number::MEMORY_DEVICE_RESET,
@@ -314,8 +340,8 @@ pub fn changes_contexts(f: &Function) -> bool {
 /// Whether calls of a function change what is known about an address that may be copied from or to.
 pub fn changes_addresses(f: &Function) -> bool {
     match f.class {
-        // an array has a handle, and no address
-        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array),
+        // an array or another object has a handle, and no address
+        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array) && !f.uses_objects(),
         Class::HostRegister | Class::HostUnregister => true,
         Class::Vmm => operation_of(f) != 0,
         _ => false,
@@ -347,6 +373,18 @@ fn array_size(f: &Function, row: &mut gp_function) {
     }
 }
 
+/// Sets how the size of an image follows from its format, and from its description or its sides.
+fn image_size(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    row.size_a = arg_loc(f.arg(roles.format));
+    row.size_rule = number::SIZE_IMAGE;
+    if roles.desc.is_none() {
+        row.size_rule = number::SIZE_IMAGE_SIDES;
+        row.size_b = arg_loc(f.arg(roles.width));
+        row.extent.dimensions = if roles.levels.is_some() { 3 } else { 2 };
+    }
+}
+
 /// Sets a size that is one argument, or width times height.
 fn size(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
@@ -363,7 +401,12 @@ fn size(f: &Function, row: &mut gp_function) {
 /// Sets a size that is in an extent, a struct or a list, or else in plain arguments.
 fn moved(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
-    if roles.extent.is_some() {
+    if roles.region.is_some() {
+        row.size_rule = number::SIZE_BOX;
+        row.size_a = arg_loc(f.arg(roles.region));
+        row.extent = gp_extent { offset: 0, word: 8, dimensions: 3, stride: 24 };
+        row.pointer = arg_loc(f.arg(roles.image));
+    } else if roles.extent.is_some() {
         row.size_rule = number::SIZE_EXTENT;
         row.size_a = arg_loc(f.arg(roles.extent));
     } else if roles.sizes.is_some() {

@@ -144,6 +144,8 @@ fn launch(f: &Function, desc: &mut gp_op_desc) {
         desc.shape = if is_runtime_list(f) { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
     } else if roles.config.is_some() {
         desc.shape = number::LAUNCH_CONFIG;
+    } else if roles.global.is_some() {
+        desc.shape = number::LAUNCH_SIZES;
     } else if f.arg(roles.grid.or(roles.block)).is_some_and(is_dim3) {
         desc.shape = number::LAUNCH_DIM3;
         desc.grid = words(arg_loc(f.arg(roles.grid)));

@@ -37,6 +37,8 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
                 ..allocation(raw, space(raw.space))
             });
         }
+        // it gave up one of several references
+        (Class::Free, _) if raw.effect == number::EFFECT_KEPT => {}
         (Class::Free | Class::HostUnregister, effect) => {
             *effect = Effect::Free(free(raw, raw.effect == number::EFFECT_FREE));
         }

@@ -10,7 +10,7 @@ use gpuprobe_discover::{ProcessMaps, StackEnd, container_named};
 use gpuprobe_event::catalogue::{Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
-    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, UNIQUE_ID, Words, arguments, effect, error_name, launch_list,
+    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, SIZES, UNIQUE_ID, Words, arguments, effect, error_name, launch_list,
     launched, output_error, status, stream,
 };
 use gpuprobe_event::driver::Version;
@@ -404,6 +404,7 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
         Some((_, Pointee::Text)) => MAX_POINTEE,
         Some((_, Pointee::UniqueId)) => UNIQUE_ID,
+        Some((_, Pointee::Sizes)) => SIZES,
         None if launch_list(function).is_some() => LIST_ENTRY,
         None => 0,
     };

@@ -73,7 +73,8 @@ impl Contents {
             return Some((SkipCause::HiddenRuntime, reason.into()));
         }
         // an old library of a framework has none of the functions of the catalogue
-        if self.libraries.is_empty() && Api::of_name(path).is_some_and(Api::is_gpu_library) {
+        let is_named = Api::of_name(path).is_some_and(Api::is_gpu_library) && !Api::is_behind_loader(path);
+        if self.libraries.is_empty() && is_named {
             let reason = "has the name of a GPU library but none of its functions";
             return Some((SkipCause::NoFunctions, reason.into()));
         }
@@ -227,6 +228,7 @@ fn contents(
         soname,
         cuda_major,
         is_static,
+        is_behind_loader: Api::is_behind_loader(path),
         may_stall: file.may_stall,
         functions,
     };

@@ -26,6 +26,8 @@ pub struct Library {
     /// Only for libraries whose signatures depend on it.
     pub cuda_major: Option<u32>,
     pub is_static: bool,
+    /// A loader of this API calls it.
+    pub is_behind_loader: bool,
     /// Its file system may not answer when the Linux kernel reads the file to attach probes.
     pub may_stall: bool,
     /// Sorted by offset, then by name.
@@ -75,6 +77,8 @@ pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";
 /// The names of the libraries of each family and of their functions.
 pub(crate) trait Names: Sized {
     fn of_name(path: &Path) -> Option<Self>;
+    /// Whether the name is that of a library that a loader calls.
+    fn is_behind_loader(path: &Path) -> bool;
     fn owns(self, name: &[u8]) -> bool;
 }
 
@@ -101,16 +105,17 @@ impl Names for Api {
     /// By file name: `libcuda.so.1`, `libcudart-9df6d2b8.so.12` (auditwheel), but not `libcudadevrt.a` or
     /// `libcudart_static.a`.
     fn of_name(path: &Path) -> Option<Self> {
-        let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
-        let (stem, version) = name.split_at(find(name, b".so")?);
-        if !matches!(version.get(3), None | Some(b'.')) {
-            return None;
-        }
-        // auditwheel and delocate add a hash to the stem.
-        let plain = &stem[..hash_start(stem).unwrap_or(stem.len())];
-        Self::ALL
-            .into_iter()
-            .find(|api| api.row().libraries.iter().any(|library| library.as_bytes() == plain))
+        let plain = plain_stem(path)?;
+        let is_it = |library: &&str| library.as_bytes() == plain;
+        Self::ALL.into_iter().find(|api| {
+            let row = api.row();
+            row.libraries.iter().chain(row.behind_loader).any(|library| is_it(&library))
+        })
+    }
+
+    fn is_behind_loader(path: &Path) -> bool {
+        let is_it = |library: &&str| Some(library.as_bytes()) == plain_stem(path);
+        Self::ALL.into_iter().any(|api| api.row().behind_loader.iter().any(|library| is_it(&library)))
     }
 
     /// Whether a symbol is part of this library's API. The capital letter after the prefix distinguishes `cuInit`
@@ -129,6 +134,13 @@ impl Names for Api {
                 && rest.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
         })
     }
+}
+
+/// `libcudart-9df6d2b8.so.12` -> `libcudart`: the name without what auditwheel and delocate add to it.
+fn plain_stem(path: &Path) -> Option<&[u8]> {
+    let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
+    let (stem, version) = name.split_at(find(name, b".so")?);
+    matches!(version.get(3), None | Some(b'.')).then(|| &stem[..hash_start(stem).unwrap_or(stem.len())])
 }
 
 /// `libcudart.so.11.0` -> 11, `libcudart-9df6d2b8.so.12.4.127` -> 12.

@@ -69,6 +69,8 @@ pub struct ApiRow {
     pub position: Position,
     /// The names of its files up to `.so`.
     pub libraries: &'static [&'static str],
+    /// Libraries that implement it behind a loader with one of these names. Programs may also call them directly.
+    pub behind_loader: &'static [&'static str],
     /// What the names of its functions begin with; a capital letter follows. Without any, only functions of the
     /// catalogue are its own.
     pub prefixes: &'static [&'static str],
@@ -100,6 +102,7 @@ const PLAIN: ApiRow = ApiRow {
     vendor: &OTHER,
     position: Position::Outside,
     libraries: &[],
+    behind_loader: &[],
     prefixes: &[],
     proofs: &[],
     has_majors: false,
@@ -210,10 +213,21 @@ static ROWS: [ApiRow; Api::ALL.len()] = [
         vendor: &OPENCL,
         position: Position::Work,
         libraries: &["libOpenCL"],
+        behind_loader: &[
+            "libMesaOpenCL",
+            "libRusticlOpenCL",
+            "libamdocl64",
+            "libigdrcl",
+            "libintelocl",
+            "libmali",
+            "libnvidia-opencl",
+            "libpocl",
+        ],
         prefixes: &["cl"],
         proofs: &["clGetPlatformIDs", "clCreateContext", "clCreateBuffer", "clEnqueueNDRangeKernel"],
         statuses: Some("cl_int"),
         has_separate_errors: true,
+        essential: &ESSENTIAL_OPENCL,
         functions: include_str!("../../catalogue/opencl/functions.tbl"),
         ..PLAIN
     },
@@ -243,6 +257,25 @@ const ESSENTIAL_CUDA: [&str; 22] = [
     "cuCtxSynchronize",
     "cuStreamSynchronize",
     "cuEventSynchronize",
+];
+
+const ESSENTIAL_OPENCL: [&str; 16] = [
+    "clBuildProgram",
+    "clCreateBuffer",
+    "clCreateBufferWithProperties",
+    "clCreateImage",
+    "clCreateKernel",
+    "clEnqueueCopyBuffer",
+    "clEnqueueNDRangeKernel",
+    "clEnqueueReadBuffer",
+    "clEnqueueReadImage",
+    "clEnqueueWriteBuffer",
+    "clEnqueueWriteImage",
+    "clFinish",
+    "clReleaseMemObject",
+    "clSVMAlloc",
+    "clSVMFree",
+    "clWaitForEvents",
 ];
 
 impl Api {

@@ -86,7 +86,12 @@ pub enum Pointee {
     Text,
     /// The unique id of a communicator.
     UniqueId,
+    /// The sizes of a launch: three global ones and three local ones. Those that are not given are 0.
+    Sizes,
 }
+
+/// Bytes of the sizes of a launch.
+pub const SIZES: usize = 48;
 
 /// Bytes of the unique id of a communicator.
 pub const UNIQUE_ID: usize = 128;
@@ -119,6 +124,22 @@ pub struct Function {
 }
 
 impl Function {
+    /// Whether the address that it allocates, frees or uses is the handle of an object with a count of references, and
+    /// not where the memory is.
+    pub fn uses_objects(&self) -> bool {
+        let roles = &self.roles;
+        let is_made = roles.out_is_result && self.result_type == "cl_mem";
+        let names_kernels = roles.only_if.is_some() || (roles.func_is_result && self.api != Api::Hook);
+        is_made || names_kernels || roles.image.is_some() || matches!(roles.op, Some("retain" | "release" | "share"))
+    }
+
+    /// Whether its result is what it made, so that NULL means that it failed.
+    pub fn returns_what_it_makes(&self) -> bool {
+        let roles = &self.roles;
+        let has_error = roles.error_out.is_some() && self.result == ResultKind::Pointer;
+        roles.out_is_result || roles.func_is_result || (has_error && self.api != Api::Hook)
+    }
+
     /// The argument of a role.
     pub fn arg(&self, index: Option<u8>) -> Option<&Arg> {
         self.args.as_ref()?.get(usize::from(index?))

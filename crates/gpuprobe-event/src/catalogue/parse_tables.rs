@@ -92,6 +92,9 @@ fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> 
     if let Some(id) = id {
         return Some((id, Pointee::UniqueId));
     }
+    if let Some(global) = roles.global {
+        return Some((global, Pointee::Sizes));
+    }
     let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
     let count = u8::try_from(args.len()).ok()?;
     described.or_else(|| {
@@ -109,6 +112,7 @@ fn result_kind(ty: &'static str, types: &Types) -> ResultKind {
         "errno" => ResultKind::Errno,
         "char" | "unsigned int" | "int" => ResultKind::Int,
         ty if ty.ends_with('*') => ResultKind::Pointer,
+        ty if types.is_handle(ty) => ResultKind::Pointer,
         ty => types.enum_table(ty).map_or(ResultKind::Void, ResultKind::Status),
     }
 }

@@ -64,6 +64,11 @@ impl EnumTable {
         Some(self.values[at].1)
     }
 
+    /// The value with this name.
+    pub fn number_of(&self, name: &str) -> Option<i64> {
+        self.values.iter().find(|value| value.1 == name).map(|value| value.0)
+    }
+
     /// All values, in ascending order.
     pub fn values(&self) -> &[(i64, &'static str)] {
         &self.values
@@ -126,6 +131,11 @@ impl Types {
 
     pub(crate) fn layout(&self, name: &str) -> Option<&'static StructLayout> {
         self.layouts.get(name).copied()
+    }
+
+    /// Whether a type is an opaque handle.
+    pub(crate) fn is_handle(&self, name: &str) -> bool {
+        self.scalars.get(name).is_some_and(|(kind, _)| *kind == "handle")
     }
 
     /// How an argument of this type and name is read; `None` for an unknown type.

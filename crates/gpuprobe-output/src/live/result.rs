@@ -50,7 +50,9 @@ impl Results {
         out.push_str(" = ");
         out.push_str(begin);
         // a status of the NVIDIA kernel module has a name, but is not the number that the call returned
-        if self.status(out, call, status) && call.status.is_some() {
+        let number = call.status.or_else(|| self.separate_status(call));
+        if self.status(out, call, status) && number.is_some() {
+            let status = number.unwrap_or(status);
             out.push_str(" (");
             push_signed(out, status);
             if let Some(words) = meaning(call.api, status) {
@@ -60,6 +62,11 @@ impl Results {
             out.push(')');
         }
         out.push_str(end);
+    }
+
+    /// The number of an error that a call did not return but wrote.
+    fn separate_status(&self, call: &Call) -> Option<i64> {
+        self.statuses[call.api as usize]?.number_of(call.error.as_deref()?)
     }
 
     /// Appends `before` and the returned value; nothing for a function that returns nothing.
@@ -95,7 +102,7 @@ impl Results {
 
     /// Appends the name of a status. Without a name it appends the number and returns false.
     pub(super) fn status(&self, out: &mut String, call: &Call, status: i64) -> bool {
-        let table = self.statuses[call.api as usize];
+        let table = self.statuses[call.api as usize].filter(|_| call.status.is_some());
         if let Some(name) = table.and_then(|t| t.name_of(status)) {
             out.push_str(name);
             return true;

@@ -214,6 +214,7 @@ impl Selection {
             || self.needed_for_gpu_ops(f)
             || self.needed_for_addresses(f)
             || self.needed_for_frees(f)
+            || self.needed_for_references(f)
     }
 
     /// Whether the function of a catalogue row is selected.
@@ -320,6 +321,12 @@ impl Selection {
             _ => false,
         };
         frees && f.api.does_work() && !f.hot
+    }
+
+    /// Whether a function is probed only because it takes references to memory objects, if allocations are selected:
+    /// memory is freed with the last reference.
+    fn needed_for_references(&self, f: &Function) -> bool {
+        f.class == Class::Reference && self.has(Class::Alloc) && f.api.does_work()
     }
 
     /// Whether a function is probed only because it shows which context is current, if allocations are selected. The

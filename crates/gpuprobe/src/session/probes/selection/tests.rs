@@ -170,6 +170,7 @@ fn runtime() -> Library {
         soname: String::new(),
         cuda_major: Some(12),
         is_static: false,
+        is_behind_loader: false,
         may_stall: false,
         functions: Vec::new(),
     }
