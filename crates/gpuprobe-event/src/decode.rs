@@ -424,7 +424,12 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
         return launch_of_sizes(f, words);
     }
     Launch {
-        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)).or_else(|| plane(f, words)).or_else(|| blocks(f, words)),
+        grid: f
+            .roles
+            .grid
+            .and_then(|at| dimensions(f, at, words))
+            .or_else(|| plane(f, words))
+            .or_else(|| blocks(f, words)),
         block: f.roles.block.and_then(|at| dimensions(f, at, words)),
         shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
         ..Launch::default()

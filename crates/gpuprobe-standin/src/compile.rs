@@ -211,7 +211,8 @@ impl Builder {
     /// Builds HIP, with the code of the CUDA runtime and the CUDA driver behind its exports, and its workloads.
     fn hip(&self) -> Result<(), Error> {
         self.library(Library::Driver, DRIVER, None)?;
-        let parts: Vec<_> = RUNTIME.iter().chain(DRIVER).copied().filter(|name| *name != "faults.c").collect();
+        let parts: Vec<_> =
+            RUNTIME.iter().chain(DRIVER).copied().filter(|name| *name != "faults.c").collect();
         self.library(Library::Hip, &[&parts[..], &["faults.c"]].concat(), None)?;
         self.workload("ledger", &LEDGER, Link::Hip)?;
         self.workload("torture", &[&TORTURE[..], &["hip_calls"]].concat(), Link::Hip)?;

@@ -85,7 +85,11 @@ fn op_of(f: &Function) -> u8 {
         (Class::Memcpy, _) if does_work || is_hooked => number::OP_COPY,
         (Class::Memset, _) if does_work || is_hooked => number::OP_MEMSET,
         (Class::Sync, _) if does_work || is_hooked => {
-            if f.roles.stream.is_some() { number::OP_SYNC_STREAM } else { number::OP_SYNC_ALL }
+            if f.roles.stream.is_some() {
+                number::OP_SYNC_STREAM
+            } else {
+                number::OP_SYNC_ALL
+            }
         }
         (Class::Stream, "destroy") if does_work => number::OP_STREAM_DESTROY,
         (Class::Stream, "wait_event") if does_work => number::OP_EVENT_WAIT,
@@ -301,6 +305,26 @@ mod tests {
         }
         assert_eq!(of(Api::Driver, "cuMemcpy3DPeer").copy_kind, fixed("P2P"));
         assert_eq!(of(Api::Driver, "cuMemcpy2D").shape, number::COPY_2D_OLD);
+    }
+
+    #[test]
+    fn hip_launches_and_copies_by_its_own_structs() {
+        let hip = |name| op_desc(catalogue().lookup(Api::Hip, Some(7), name).unwrap(), ALL);
+        let (register, stack) = (number::ARG_IN_REGISTER, number::ARG_ON_STACK);
+        let in_threads = hip("hipExtModuleLaunchKernel");
+        assert_eq!(in_threads.shape, number::LAUNCH_THREADS);
+        assert_eq!(shown(&in_threads.grid), [(register, 1), (register, 2), (register, 3)]);
+        assert_eq!(shown(&in_threads.block), [(register, 4), (register, 5), (stack, 0)]);
+        assert_eq!(hip("hipModuleLaunchKernel").shape, number::LAUNCH_USUAL);
+        assert_eq!(hip("hipLaunchKernel_spt").shape, number::LAUNCH_DIM3);
+        let lists = ["hipLaunchCooperativeKernelMultiDevice", "hipModuleLaunchCooperativeKernelMultiDevice"];
+        assert_eq!(lists.map(|name| hip(name).shape), [number::LAUNCH_RUNTIME_LIST, number::LAUNCH_LIST]);
+        let old = catalogue().lookup(Api::Hip, Some(5), "hipDrvMemcpy3D").unwrap();
+        let copies = [op_desc(old, ALL).shape, hip("hipDrvMemcpy3D").shape, hip("hipMemcpy3D").shape];
+        assert_eq!(copies, [number::COPY_HIP_2D, number::COPY_HIP_3D, number::COPY_PARMS]);
+        let nodes = ["hipGraphAddKernelNode", "hipGraphAddNode", "hipGraphExecKernelNodeSetParams"];
+        assert_eq!(nodes.map(|name| hip(name).shape), [HIP_KERNEL_AT; 3]);
+        assert_eq!(of(Api::Driver, "cuGraphAddKernelNode_v2").shape, 0);
     }
 
     #[test]

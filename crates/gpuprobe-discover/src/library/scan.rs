@@ -179,6 +179,7 @@ mod tests {
         assert_eq!(kind("libnvidia-ml.so.1"), Some(Api::Nvml));
         assert_eq!(kind("libnccl.so.2"), Some(Api::Nccl));
         assert_eq!(kind("libc10.so"), Some(Api::Framework));
+        assert_eq!(kind("libamdhip64.so.7"), Some(Api::Hip));
         assert_eq!(kind("libc10_cuda.so"), None);
         for name in [
             "libcudart_static.a",
@@ -206,6 +207,9 @@ mod tests {
         assert!(!Api::Runtime.owns(b"cuda_helper"));
         assert!(!Api::Runtime.owns(b"cudaMalloc.cold"));
         assert!(Api::Nccl.owns(b"pncclAllReduce"));
+        assert!(Api::Hip.owns(b"__hipRegisterFunction") && !Api::Hip.owns(b"hiprtcCompileProgram"));
+        let launch = b"_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j";
+        assert!(Api::Hip.owns(launch) && !Api::Hip.owns(b"_Z22hipCreateSomething"));
         assert!(Api::Framework.owns(b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"));
         assert!(!Api::Framework.owns(b"_ZN3c1021memoryProfilingEnabledEv"));
     }

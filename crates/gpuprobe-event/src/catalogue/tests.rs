@@ -103,6 +103,10 @@ fn a_name_that_changed_between_majors_has_the_signature_of_its_library() {
 
 #[test]
 fn versions_and_variants() {
+    assert_eq!(base_name("hipStreamGetCaptureInfo_v2_spt"), "hipStreamGetCaptureInfo");
+    assert_eq!(base_name("hipGetDevicePropertiesR0600"), "hipGetDeviceProperties");
+    assert_eq!(base_name("_Z23hipDestroySurfaceObjectP13__hip_surface"), "hipDestroySurfaceObject");
+    assert_eq!(base_name("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE").get(..4), Some("_ZN3"));
     assert_eq!(base_name("cuMemAlloc_v2"), "cuMemAlloc");
     assert_eq!(base_name("cuMemcpyHtoD_v2_ptds"), "cuMemcpyHtoD");
     assert_eq!(base_name("cudaLaunchKernel_ptsz"), "cudaLaunchKernel");

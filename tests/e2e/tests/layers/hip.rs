@@ -40,7 +40,15 @@ fn recorded(options: &[&str], calls: &str, environment: Option<&str>) -> (Outcom
 
 #[bpf_test(tiers, together)]
 fn the_ledger_of_hip_is_exact(tier: &str) {
-    let few = ["hip*Malloc*", "hip*Free*", "hipMemcpy*", "hipMemset*", "hipLaunchKernel", "hipStream*", "hipEvent*"];
+    let few = [
+        "hip*Malloc*",
+        "hip*Free*",
+        "hipMemcpy*",
+        "hipMemset*",
+        "hipLaunchKernel",
+        "hipStream*",
+        "hipEvent*",
+    ];
     let others = ["hipDeviceGetDefaultMemPool", "hipDeviceSynchronize", "hipGet*", "hipRuntimeGetVersion"];
     let options = tiers::options(tier, &[&few[..], &others[..]].concat());
     let (outcome, printed) = recorded(&options, if tier == tiers::best() { "100000" } else { "20000" }, None);
@@ -95,7 +103,10 @@ fn every_figure_of_memory_is_exact_at_each_pause(tier: &str) {
     for kind in ["device", "managed", "pinned", "pool", "vmm", "array"] {
         let sums = &last["memory"][kind];
         assert!(number(&sums["frees"]) > 100, "{kind}: {sums}");
-        assert!(kind == "vmm" || number(&sums["ended"]) > 10, "ended by a reset of the device: {kind}: {sums}");
+        assert!(
+            kind == "vmm" || number(&sums["ended"]) > 10,
+            "ended by a reset of the device: {kind}: {sums}"
+        );
     }
     memory_ledger::assert_ended(&daemon, PATIENCE, &last);
     daemon.talk.signal(Signal::SIGTERM);
