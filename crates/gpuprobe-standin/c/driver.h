@@ -9,7 +9,8 @@
 #include "cuda_types.h"
 #include "faults.h"
 
-/* In the stand-in of HIP the driver is in the same library as the runtime, which has functions of these names. */
+/* In the stand-in of HIP the driver is in the same library as the runtime, which has functions of these
+ * names. */
 #ifdef STANDIN_HIP
 #define standin_generic driver_generic
 #endif

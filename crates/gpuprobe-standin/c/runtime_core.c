@@ -49,7 +49,8 @@ static int do_nothing(void)
 	return cudaSuccess;
 }
 
-/* The driver is a part of this library, unless HIP is to run on CUDA. Then its functions are those of libcuda. */
+/* The driver is a part of this library, unless HIP is to run on CUDA. Then its functions are those of
+ * libcuda. */
 #define FIND(symbol)                                                                                         \
 	({                                                                                                   \
 		extern char impl_##symbol[] __attribute__((weak, visibility("hidden")));                     \

@@ -1,6 +1,7 @@
 /*
- * Calls of every class of HIP with distinctive arguments, on AMD's own library and without a GPU: prints one JSON line
- * per call, {"api","function","ret","args":{name: value}}. Prototypes are declared here, so that no headers are needed.
+ * Calls of every class of HIP with distinctive arguments, on AMD's own library and without a GPU: prints one
+ * JSON line per call, {"api","function","ret","args":{name: value}}. Prototypes are declared here, so that no
+ * headers are needed.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,8 +59,8 @@ int hipEventRecord(void *, void *);
 int hipEventSynchronize(void *);
 int hipModuleLoad(void **, const char *);
 int hipLaunchKernel(const void *, struct dim3, struct dim3, void **, size_t, void *);
-int hipModuleLaunchKernel(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-			  unsigned int, void *, void **, void **);
+int hipModuleLaunchKernel(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
+			  unsigned int, unsigned int, void *, void **, void **);
 int hipGraphCreate(void **, unsigned int);
 int hipDevicePrimaryCtxRetain(void **, int);
 int hipGetLastError(void);
@@ -115,7 +116,8 @@ static void memory(void)
 	SHOW(hipFree, (FAKE(1)), "'ptr':'%p'", FAKE(1));
 	SHOW(hipHostFree, (FAKE(2)), "'ptr':'%p'", FAKE(2));
 	SHOW(hipFreeAsync, (FAKE(3), NULL), "'dev_ptr':'%p','stream':'0x0'", FAKE(3));
-	SHOW(hipHostRegister, (host, sizeof(host), 2), "'hostPtr':'%p','sizeBytes':4096,'flags':2", (void *)host);
+	SHOW(hipHostRegister, (host, sizeof(host), 2), "'hostPtr':'%p','sizeBytes':4096,'flags':2",
+	     (void *)host);
 	SHOW(hipHostUnregister, (host), "'hostPtr':'%p'", (void *)host);
 	SHOW(hipMemGetInfo, (&pitch, &total), "'free':'%p','total':'%p'", (void *)&pitch, (void *)&total);
 }
@@ -125,18 +127,23 @@ static void copies(void)
 	static char host[64];
 
 	for (int kind = 0; kind < 5; kind++)
-		SHOW(hipMemcpy, (host, FAKE(4), 63 - kind, kind), "'dst':'%p','src':'%p','sizeBytes':%d,'kind':%d",
-		     (void *)host, FAKE(4), 63 - kind, kind);
+		SHOW(hipMemcpy, (host, FAKE(4), 63 - kind, kind),
+		     "'dst':'%p','src':'%p','sizeBytes':%d,'kind':%d", (void *)host, FAKE(4), 63 - kind,
+		     kind);
 	SHOW(hipMemcpyAsync, (FAKE(5), host, 33, 1, NULL),
 	     "'dst':'%p','src':'%p','sizeBytes':33,'kind':1,'stream':'0x0'", FAKE(5), (void *)host);
-	SHOW(hipMemcpyHtoD, (FAKE(6), host, 34), "'dst':'%p','src':'%p','sizeBytes':34", FAKE(6), (void *)host);
-	SHOW(hipMemcpyDtoH, (host, FAKE(7), 35), "'dst':'%p','src':'%p','sizeBytes':35", (void *)host, FAKE(7));
+	SHOW(hipMemcpyHtoD, (FAKE(6), host, 34), "'dst':'%p','src':'%p','sizeBytes':34", FAKE(6),
+	     (void *)host);
+	SHOW(hipMemcpyDtoH, (host, FAKE(7), 35), "'dst':'%p','src':'%p','sizeBytes':35", (void *)host,
+	     FAKE(7));
 	SHOW(hipMemcpy2D, (FAKE(8), 128, host, 16, 15, 3, 1),
-	     "'dst':'%p','dpitch':128,'src':'%p','spitch':16,'width':15,'height':3,'kind':1", FAKE(8), (void *)host);
+	     "'dst':'%p','dpitch':128,'src':'%p','spitch':16,'width':15,'height':3,'kind':1", FAKE(8),
+	     (void *)host);
 	SHOW(hipMemcpyPeer, (FAKE(9), 1, FAKE(10), 2, 36),
 	     "'dst':'%p','dstDeviceId':1,'src':'%p','srcDeviceId':2,'sizeBytes':36", FAKE(9), FAKE(10));
 	SHOW(hipMemset, (FAKE(11), 7, 37), "'dst':'%p','value':7,'sizeBytes':37", FAKE(11));
-	SHOW(hipMemsetD32Async, (FAKE(12), 8, 38, NULL), "'dst':'%p','value':8,'count':38,'stream':'0x0'", FAKE(12));
+	SHOW(hipMemsetD32Async, (FAKE(12), 8, 38, NULL), "'dst':'%p','value':8,'count':38,'stream':'0x0'",
+	     FAKE(12));
 }
 
 static void work(void)
@@ -151,7 +158,8 @@ static void work(void)
 	SHOW(hipEventSynchronize, (NULL), "'event':'0x0'");
 	SHOW(hipModuleLoad, (&out, file), "'module':'%p','fname':'%s'", (void *)&out, file);
 	SHOW(hipLaunchKernel, (FAKE(13), (struct dim3){3, 5, 7}, (struct dim3){11, 13, 17}, NULL, 19, NULL),
-	     "'function_address':'%p','numBlocks':[3,5,7],'dimBlocks':[11,13,17],'args':'0x0','sharedMemBytes':19,"
+	     "'function_address':'%p','numBlocks':[3,5,7],'dimBlocks':[11,13,17],'args':'0x0','"
+	     "sharedMemBytes':19,"
 	     "'stream':'0x0'",
 	     FAKE(13));
 	SHOW(hipModuleLaunchKernel, (NULL, 2, 3, 4, 5, 6, 7, 8, NULL, NULL, NULL),

@@ -99,8 +99,8 @@ static __always_inline void set_types(struct copy *copy, __u32 kind)
 }
 
 /*
- * One end in a struct of HIP: an address of the host, an address of the GPU and an array, of which one is set.
- * The numbers of its types of memory are different in each release.
+ * One end in a struct of HIP: an address of the host, an address of the GPU and an array, of which one is
+ * set. The numbers of its types of memory are different in each release.
  */
 static __always_inline struct end end_of_pointers(__u64 at, bool *failed)
 {
@@ -125,8 +125,8 @@ GP_GLOBAL_FUNC int read_hip_struct(__u64 at, __u32 shape, struct copy *copy)
 }
 
 /*
- * hipMemcpy3DParms: an array or an address for each end, and the kind. The width is in elements if there is an
- * array, whose size is not known, so such a copy is not read.
+ * hipMemcpy3DParms: an array or an address for each end, and the kind. The width is in elements if there is
+ * an array, whose size is not known, so such a copy is not read.
  */
 GP_GLOBAL_FUNC int read_parms(__u64 at, struct copy *copy)
 {
@@ -375,7 +375,8 @@ GP_GLOBAL_FUNC int end_copy(struct gp_thread *thread, struct gp_call *call,
 		break;
 	case GP_COPY_HIP_2D:
 	case GP_COPY_HIP_3D:
-		is_read = read_hip_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);
+		is_read =
+		    read_hip_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);
 		break;
 	case GP_COPY_PARMS:
 		is_read = read_parms(at, &copy) && described_bytes(call, function, &copy.bytes);

@@ -37,17 +37,6 @@ static __always_inline __u64 volume(__u64 packed)
 	return (__u32)packed * (packed >> 32 & 0xffff) * (packed >> 48);
 }
 
-/* The blocks that a grid of so many threads has. */
-static __always_inline __u64 blocks(__u64 threads, __u64 block)
-{
-	__u32 x = block, y = block >> 32 & 0xffff, z = block >> 48;
-
-	if (!x || !y || !z)
-		return threads;
-	return dimensions(((__u64)(__u32)threads + x - 1) / x, ((threads >> 32 & 0xffff) + y - 1) / y,
-			  ((threads >> 48) + z - 1) / z);
-}
-
 static __always_inline void three_dimensions(const struct gp_call *call, const struct gp_arg_loc *locs,
 					     __u64 *packed)
 {
@@ -130,6 +119,25 @@ GP_GLOBAL_FUNC int read_launch_by_sizes(const struct gp_call *call, const struct
 	return 0;
 }
 
+/* The sizes of a launch of HIP whose grid is counted in threads. */
+GP_GLOBAL_FUNC int read_launch_by_threads(const struct gp_call *call, const struct gp_op_desc *op,
+					  struct launch *launch)
+{
+	__u64 grid[3] = {}, block[3] = {};
+
+	if (!call || !op || !launch)
+		return 0;
+	for (int i = 0; i < 3; i++) {
+		argument(call, op->grid[i], &grid[i]);
+		argument(call, op->block[i], &block[i]);
+		block[i] = (__u32)block[i];
+		grid[i] = blocks((__u32)grid[i], &block[i]);
+	}
+	launch->grid = dimensions_within(grid[0], grid[1], grid[2]);
+	launch->block = dimensions_within(block[0], block[1], block[2]);
+	return 0;
+}
+
 /* Reads what a call launches from its arguments. */
 static __always_inline void read_launch(const struct gp_call *call, const struct gp_function *function,
 					struct launch *launch)
@@ -146,6 +154,11 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 	if (op->shape == GP_LAUNCH_SIZES) {
 		read_launch_by_sizes(call, function, launch);
 		argument(call, op->stream, &stream_handle);
+	} else if (op->shape == GP_LAUNCH_THREADS) {
+		read_launch_by_threads(call, op, launch);
+		argument(call, op->shared, &launch->shared);
+		launch->shared = (__u32)launch->shared;
+		argument(call, op->stream, &stream_handle);
 	} else if (op->shape == GP_LAUNCH_CONFIG) {
 		if (!(call->flags & GP_UNREAD_POINTEE)) {
 			launch->grid = dimensions(config[0], config[1], config[2]);
@@ -160,8 +173,6 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 		} else {
 			three_dimensions(call, op->grid, &launch->grid);
 			three_dimensions(call, op->block, &launch->block);
-			if (op->shape == GP_LAUNCH_THREADS)
-				launch->grid = blocks(launch->grid, launch->block);
 		}
 		if (argument(call, op->shared, &launch->shared))
 			launch->shared = (__u32)launch->shared;

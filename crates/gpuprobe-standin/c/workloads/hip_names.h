@@ -1,6 +1,6 @@
 /*
- * The names of HIP for the functions of CUDA that the shared workloads call. Where HIP has other arguments, it is a
- * function of hip_calls.c.
+ * The names of HIP for the functions of CUDA that the shared workloads call. Where HIP has other arguments,
+ * it is a function of hip_calls.c.
  */
 #ifndef STANDIN_HIP_NAMES_H
 #define STANDIN_HIP_NAMES_H

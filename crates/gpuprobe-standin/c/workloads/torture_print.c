@@ -52,7 +52,8 @@ static void print_sums(FILE *out, const struct sums *sums)
 		sums->freed_bytes, sums->ended, sums->freed_with_context_bytes);
 }
 
-/* HIP has several names for some functions of the driver, so the calls by these are not those of its names. */
+/* HIP has several names for some functions of the driver, so the calls by these are not those of its names.
+ */
 #ifdef STANDIN_HIP
 #define HAS_NAMES 0
 #else
