@@ -81,7 +81,11 @@ fn op_of(f: &Function) -> u8 {
         (Class::Memcpy, _) if does_work || is_hooked => number::OP_COPY,
         (Class::Memset, _) if does_work || is_hooked => number::OP_MEMSET,
         (Class::Sync, _) if does_work || is_hooked => {
-            if f.roles.stream.is_some() { number::OP_SYNC_STREAM } else { number::OP_SYNC_ALL }
+            if f.roles.stream.is_some() {
+                number::OP_SYNC_STREAM
+            } else {
+                number::OP_SYNC_ALL
+            }
         }
         (Class::Stream, "destroy") if does_work => number::OP_STREAM_DESTROY,
         (Class::Stream, "wait_event") if does_work => number::OP_EVENT_WAIT,

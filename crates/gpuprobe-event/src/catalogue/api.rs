@@ -140,7 +140,13 @@ static ROWS: [ApiRow; Api::ALL.len()] = [
         position: Position::Above(Api::Driver),
         libraries: &["libcudart"],
         prefixes: &["cuda", "__cuda"],
-        proofs: &["cudaMalloc", "cudaFree", "cudaLaunchKernel", "cudaGetDeviceCount", "cudaRuntimeGetVersion"],
+        proofs: &[
+            "cudaMalloc",
+            "cudaFree",
+            "cudaLaunchKernel",
+            "cudaGetDeviceCount",
+            "cudaRuntimeGetVersion",
+        ],
         has_majors: true,
         statuses: Some("cudaError_t"),
         kernels: KernelHandles::AboveObjects,
@@ -200,7 +206,13 @@ static ROWS: [ApiRow; Api::ALL.len()] = [
         position: Position::Work,
         libraries: &["libamdhip64"],
         prefixes: &["hip", "__hip"],
-        proofs: &["hipMalloc", "hipFree", "hipGetDeviceCount", "hipRuntimeGetVersion", "hipModuleLaunchKernel"],
+        proofs: &[
+            "hipMalloc",
+            "hipFree",
+            "hipGetDeviceCount",
+            "hipRuntimeGetVersion",
+            "hipModuleLaunchKernel",
+        ],
         has_majors: true,
         statuses: Some("hipError_t"),
         functions: include_str!("../../catalogue/hip/functions.tbl"),
@@ -339,6 +351,11 @@ impl Api {
     /// Whether a status is a failure.
     pub fn is_failure(self, status: i64) -> bool {
         status != 0 && !self.row().answers.contains(&status)
+    }
+
+    /// Whether a call with this status may have an error.
+    pub fn may_have_failed(self, status: Option<i64>) -> bool {
+        status.is_some_and(|status| self.is_failure(status)) || self.row().has_separate_errors
     }
 
     /// The names of its statuses, if it has any.

@@ -1,7 +1,9 @@
-//! Layers above and below CUDA: hooked functions of any library, NVIDIA's own runtime, and the NVIDIA kernel module.
+//! Layers above and below CUDA: hooked functions of any library, NVIDIA's own runtime, and the NVIDIA kernel module; and
+//! OpenCL next to it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod exceptions;
 mod hooks;
 mod kmod_ioctls;
+mod opencl;
 mod real_cudart;
