@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import sources
-from collect import Catalogue, Row, _rows, _used_types
+from collect import Catalogue, Reading, Row, _layout, _rows, _used_types
 from parse import Declarations, Function, Source, is_pointer, measure, parse
 
 NAME = re.compile(r"cl[A-Z]\w*")
@@ -31,6 +31,8 @@ def collect_opencl(cache: Path) -> Catalogue:
     extensions = {name: f for name, f in _functions(declared).items() if name not in versions["3.0"]}
     rows = _rows(versions) + [Row(name, [], function) for name, function in extensions.items()]
     catalogue = Catalogue({"functions": rows})
+    readings = [Reading(source, declared, default=True)]
+    catalogue.structs = {name: _layout(name, readings) for name in sources.OPENCL_STRUCTS}
     catalogue.enums = _constants(folder)
     names = sorted(_used_types(catalogue))
     sizes = measure(source, [f"sizeof({name})" for name in names])

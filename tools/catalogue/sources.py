@@ -191,6 +191,7 @@ OPENCL_VERSIONS = ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "3.0")
 OPENCL_HEADERS = ("CL/cl.h", "CL/cl_gl.h")
 # Their functions belong to no version.
 OPENCL_EXTENSIONS = ("CL/cl_egl.h", "CL/cl_ext.h")
+OPENCL_STRUCTS = ("cl_image_desc",)
 # Errors of extensions, which the headers list among other constants.
 OPENCL_ERRORS = {
     -1000: "CL_INVALID_GL_SHAREGROUP_REFERENCE_KHR",

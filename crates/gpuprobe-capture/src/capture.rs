@@ -11,7 +11,7 @@ use std::time::Duration;
 use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, ProcessMaps, Target};
 use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey};
 use gpuprobe_event::{
-    Api, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
+    Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
 };
 use libbpf_rs::{MapCore, MapFlags};
 

@@ -1,10 +1,12 @@
 //! Decodes raw registers and stack words into named, typed arguments. Pure functions: no I/O and no state.
 
 mod communicators;
+mod launch_sizes;
 
 use std::borrow::Cow;
 
 use self::communicators::made_list;
+use self::launch_sizes::{launch_of_sizes, show_sizes};
 use crate::catalogue::{
     Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
     StructLayout,
@@ -139,36 +141,6 @@ pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> 
         show_sizes(f, global, words, &mut values);
     }
     Some(values)
-}
-
-/// Replaces the pointers to the sizes of a launch by the sizes.
-fn show_sizes(f: &Function, global: u8, words: &Words<'_>, values: &mut [(Name, Value)]) {
-    let Some((global_sizes, local_sizes)) = launch_sizes(f, words) else { return };
-    for (position, sizes) in [(Some(global), Some(global_sizes)), (f.roles.local, local_sizes)] {
-        let value = position.and_then(|position| values.get_mut(usize::from(position)));
-        if let (Some((_, value)), Some(sizes)) = (value, sizes) {
-            *value = Value::Dim3(sizes);
-        }
-    }
-}
-
-/// The global sizes of a launch, and the local ones if the program gives them. Dimensions that the launch does not have
-/// are 1. A size that does not fit is the largest that does.
-fn launch_sizes(f: &Function, words: &Words<'_>) -> Option<([u32; 3], Option<[u32; 3]>)> {
-    let dimensions = argument_number(f, f.roles.dimensions, words)?;
-    let size = |index: usize| {
-        let size = words.pointee.get(8 * index..8 * index + 8).map(little_endian)?;
-        Some(u32::try_from(size).unwrap_or(u32::MAX))
-    };
-    let three = |first: usize| -> Option<[u32; 3]> {
-        let mut sizes = [1; 3];
-        for (at, value) in sizes.iter_mut().enumerate().take(usize::try_from(dimensions).unwrap_or(3)) {
-            *value = size(first + at)?;
-        }
-        Some(sizes)
-    };
-    let local = three(3)?;
-    Some((three(0)?, Some(local).filter(|local| !local.contains(&0))))
 }
 
 /// Replaces pointers by the values that the call wrote there. If nothing was read the pointer stays.
@@ -316,12 +288,17 @@ pub fn status(f: &Function, ret: u64) -> Option<i64> {
     }
 }
 
+/// The name of a failure without a status.
+const NULL: &str = "returned NULL";
+
 /// The name of a status, if known.
 pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
     match f.result {
         ResultKind::Status(table) => table.name_of(status),
         ResultKind::Errno => errno::known_name(status),
-        _ => None,
+        // the names of the statuses that its API writes through arguments
+        _ if f.api.is_failure(status) => f.api.statuses()?.name_of(status),
+        _ => f.returns_what_it_makes().then_some(NULL),
     }
 }
 
@@ -340,10 +317,10 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
 
 /// The name of a failure by status; a call without a failed status was to return a pointer and returned NULL.
 pub fn failure_name(f: &Function, status: i64) -> Name {
-    let named = || f.api.statuses()?.name_of(status).filter(|_| f.api.is_failure(status)).map(Cow::Borrowed);
-    error_name(f, status).or_else(named).unwrap_or_else(|| {
-        if f.api.is_failure(status) { coded_error(status) } else { Cow::Borrowed("returned NULL") }
-    })
+    let named = || known_error_name(f, status).map(Cow::Borrowed);
+    error_name(f, status)
+        .or_else(named)
+        .unwrap_or_else(|| if f.api.is_failure(status) { coded_error(status) } else { Cow::Borrowed(NULL) })
 }
 
 /// The failure of a call whose return value is not a status: it wrote a failed status, or returned NULL.
@@ -434,15 +411,6 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
         shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
         ..Launch::default()
     }
-}
-
-/// A launch by global and local sizes: a local size is a block, and the grid has as many blocks as cover the global
-/// size. If the library chooses the local size, each work-item counts as a block.
-fn launch_of_sizes(f: &Function, words: &Words<'_>) -> Launch {
-    let Some((global, local)) = launch_sizes(f, words) else { return Launch::default() };
-    let block = local.unwrap_or([1; 3]);
-    let grid = std::array::from_fn(|i| global[i].div_ceil(block[i]));
-    Launch { grid: Some(grid), block: Some(block), ..Launch::default() }
 }
 
 /// The first launch of a list: the CUDA kernel, six dimensions, then shared memory and stream, which for the runtime

@@ -37,8 +37,7 @@ pub(crate) fn recorded_mark(sampled: &[SampledCalls], row: &FunctionSummary) -> 
 /// The mark of what functions of these classes did in a recording; without classes, of what any function did.
 pub(crate) fn recorded_mark_of_classes(sampled: &[SampledCalls], classes: &[Class]) -> &'static str {
     let is_one = |s: &SampledCalls| {
-        let found = Api::gpu_libraries()
-            .filter_map(|api| catalogue().lookup(api, None, &s.function));
+        let found = Api::gpu_libraries().filter_map(|api| catalogue().lookup(api, None, &s.function));
         found.into_iter().any(|f| classes.contains(&f.class))
     };
     let is_sampled = if classes.is_empty() { !sampled.is_empty() } else { sampled.iter().any(is_one) };

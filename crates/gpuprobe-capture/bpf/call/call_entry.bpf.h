@@ -18,18 +18,23 @@
 GP_GLOBAL_FUNC int read_sizes(struct gp_call *call, const struct gp_function *function, __u64 global)
 {
 	__u64 *sizes, dimensions = 0, local = 0;
-	__u32 bytes;
+	long failed = 0;
 
 	if (!call || !function)
 		return 0;
 	sizes = (__u64 *)call->pointee.bytes;
-	for (int i = 0; i < 6; i++)
-		sizes[i] = 0;
 	argument(call, function->size_a, &dimensions);
 	argument(call, function->size_b, &local);
-	bytes = (__u32)dimensions < 3 ? 8 * (__u32)dimensions : 24;
-	if (bpf_probe_read_user(sizes, bytes, (void *)global) ||
-	    (local && bpf_probe_read_user(sizes + 3, bytes, (void *)local)))
+	for (__u32 i = 0; i < 3; i++) {
+		bool is_used = i < (__u32)dimensions;
+
+		sizes[i] = sizes[3 + i] = 0;
+		if (is_used)
+			failed |= bpf_probe_read_user(&sizes[i], 8, (void *)(global + 8 * i));
+		if (is_used && local)
+			failed |= bpf_probe_read_user(&sizes[3 + i], 8, (void *)(local + 8 * i));
+	}
+	if (failed)
 		call->flags |= GP_UNREAD_POINTEE;
 	return 0;
 }

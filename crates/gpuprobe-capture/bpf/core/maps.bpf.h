@@ -199,24 +199,6 @@ struct {
 	__type(value, struct gp_live);
 } live SEC(".maps");
 
-/* Memory objects with something to remember; by handle. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1048576); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, struct gp_object);
-} objects SEC(".maps");
-
-/* The upper bits that distinguish kernels of different names whose handle is the same, one after the other. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 131072); /* set at load */
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct gp_live_key);
-	__type(value, __u64);
-} named_kernels SEC(".maps");
-
 /*
  * The contexts of each process, by numbers that gpuprobe assigns. An address does not identify a context,
  * because it may be reused before the call that destroyed its context has returned. The low bits of the

@@ -13,6 +13,15 @@
 /* how many bytes of a name are compared */
 #define GP_COMPARED_BYTES 64
 
+/* The upper bits that distinguish kernels of different names whose handle is the same, one after the other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, __u64);
+} named_kernels SEC(".maps");
+
 struct gp_short_name {
 	struct gp_name_record head;
 	char text[GP_TEXT_SHORT];

@@ -8,6 +8,15 @@
 
 #include "../core/common.bpf.h"
 
+/* Memory objects with something to remember; by handle. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1048576); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, struct gp_object);
+} objects SEC(".maps");
+
 /* an image may be made from a sub-buffer, and that from a buffer */
 #define GP_MOST_SHARED 3
 

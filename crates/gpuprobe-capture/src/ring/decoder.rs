@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use gpuprobe_discover::{ProcessMaps, StackEnd, container_named};
-use gpuprobe_event::catalogue::{Pointee, ResultKind};
+use gpuprobe_event::catalogue::{KernelHandles, Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_OUTS, MAX_POINTEE, SIZES, UNIQUE_ID, Words, arguments, effect, error_name, launch_list,

@@ -109,13 +109,13 @@ impl Names for Api {
         let is_it = |library: &&str| library.as_bytes() == plain;
         Self::ALL.into_iter().find(|api| {
             let row = api.row();
-            row.libraries.iter().chain(row.behind_loader).any(|library| is_it(&library))
+            row.libraries.iter().chain(row.behind_loader).any(is_it)
         })
     }
 
     fn is_behind_loader(path: &Path) -> bool {
         let is_it = |library: &&str| Some(library.as_bytes()) == plain_stem(path);
-        Self::ALL.into_iter().any(|api| api.row().behind_loader.iter().any(|library| is_it(&library)))
+        Self::ALL.into_iter().any(|api| api.row().behind_loader.iter().any(is_it))
     }
 
     /// Whether a symbol is part of this library's API. The capital letter after the prefix distinguishes `cuInit`

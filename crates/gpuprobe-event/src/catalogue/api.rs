@@ -387,6 +387,11 @@ impl Api {
         status != 0 && !self.row().answers.contains(&status)
     }
 
+    /// Whether a call with this status may have an error.
+    pub fn may_have_failed(self, status: Option<i64>) -> bool {
+        status.is_some_and(|status| self.is_failure(status)) || self.row().has_separate_errors
+    }
+
     /// The names of its statuses, if it has any.
     pub fn statuses(self) -> Option<&'static EnumTable> {
         self.row().statuses.and_then(|name| super::catalogue().enum_table(name))

@@ -20,9 +20,9 @@ pub use abi::ArgLoc;
 pub use api::{Api, ApiRow, KernelHandles, Position};
 pub use meanings::meaning;
 pub use roles::{Class, Direction, Roles, Space};
-pub use vendor::Vendor;
 pub use types::{ArgKind, EnumTable, Field, StructLayout};
 pub(crate) use types::{COPY_KIND, DIM3};
+pub use vendor::Vendor;
 
 use crate::ids::FunctionId;
 
@@ -130,7 +130,10 @@ impl Function {
         let roles = &self.roles;
         let is_made = roles.out_is_result && self.result_type == "cl_mem";
         let names_kernels = roles.only_if.is_some() || (roles.func_is_result && self.api != Api::Hook);
-        is_made || names_kernels || roles.image.is_some() || matches!(roles.op, Some("retain" | "release" | "share"))
+        is_made
+            || names_kernels
+            || roles.image.is_some()
+            || matches!(roles.op, Some("retain" | "release" | "share"))
     }
 
     /// Whether its result is what it made, so that NULL means that it failed.

@@ -21,8 +21,7 @@ use crate::decode::status;
 use crate::effect::{Effect, GraphContents, GraphLaunch};
 use crate::errno;
 use crate::event::{
-    Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent,
-    XidProcess,
+    Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent, XidProcess,
 };
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
@@ -307,10 +306,7 @@ impl<R: BufRead> Reader<R> {
             class,
             status,
             // the status of an ioctl is not the return value of the call
-            error: text(object, "error", most::NAME)
-                .filter(|_| {
-                    status.is_some_and(|status| api.is_failure(status)) || api.row().has_separate_errors
-                }),
+            error: text(object, "error", most::NAME).filter(|_| api.may_have_failed(status)),
             args: object.get("args").and_then(Json::as_object).map(|o| arguments(o, known)),
             stream: hex_field(object, "stream"),
             driver: effect_fields::driver_time(object),

@@ -1,5 +1,5 @@
-//! Layers above and below CUDA, and next to it: hooked functions of any library, NVIDIA's own runtime, the NVIDIA kernel
-//! module, and HIP.
+//! Layers above and below CUDA: hooked functions of any library, NVIDIA's own runtime, and the NVIDIA kernel module; and
+//! HIP and OpenCL next to it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod exceptions;
@@ -7,4 +7,5 @@ mod hip;
 mod hip_real;
 mod hooks;
 mod kmod_ioctls;
+mod opencl;
 mod real_cudart;

@@ -1,5 +1,6 @@
 //! OpenCL on PoCL, which uses the CPU, compared with a program's own ledger.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
 use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
 use gpuprobe_e2e::{Outcome, Run, Talk, bpf_test, compile, fixtures, needs};
 use gpuprobe_event::{Api, Call, Class};
-use gpuprobe_standin::Cuda;
+use gpuprobe_standin::{Cuda, Library};
 use serde_json::Value;
 
 /// A hundred thousand calls.
@@ -43,7 +44,6 @@ fn every_call_byte_launch_and_error_is_as_the_program_counts_it(tier: &str) {
     let folder = fixtures::folder();
     let Some(program) = compiled(folder.path(), "opencl.c", &["-lOpenCL"]) else { return };
     let trace = folder.path().join("trace.jsonl");
-    // frees of a hundred threads must not be lost for lack of room in the ring
     let options = ["--attach", tier, "-e", "cl*", "--nested", "--rows", "0", "--lossless"];
     let run = Run::new(&program).options(&options).args(&[ROUNDS, THREADS]);
     let outcome = run.env("POCL_CACHE_DIR", cache()).outcome_in(&trace);
@@ -133,7 +133,7 @@ fn a_daemon_counts_opencl_and_its_live_memory() {
 fn cuda_and_opencl_in_one_program_are_separate() {
     let folder = fixtures::folder();
     let Some(program) = compiled(folder.path(), "cuda_and_opencl.c", &["-lOpenCL", "-ldl"]) else { return };
-    let cuda = fixtures::standins(Cuda::Cuda12).folder().join("libcuda.so.1");
+    let cuda = fixtures::standins(Cuda::Cuda12).library(Library::Driver);
     let run = Run::new(&program).options(&["--nested", "--rows", "0"]).args(&[&shown(&cuda), "200"]);
     let outcome = run.env("POCL_CACHE_DIR", cache()).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
@@ -160,7 +160,7 @@ fn a_vendors_library_counts_once_behind_a_loader_and_also_alone() {
     const LOADER: &str = "
         #include <dlfcn.h>
         #include <stdlib.h>
-        static void *of(const char *name) { return dlsym(dlopen(\"./libpocl.so.9\", RTLD_NOW), name); }
+        static void *of(const char *name) { return dlsym(dlopen(\"libpocl.so.9\", RTLD_NOW), name); }
         static void *(*create)(void *, long, size_t, void *, int *);
         static int (*release)(void *), (*ids)(unsigned, void **, unsigned *);
         __attribute__((constructor)) static void load(void)
@@ -185,16 +185,15 @@ fn a_vendors_library_counts_once_behind_a_loader_and_also_alone() {
         }";
     let folder = fixtures::folder();
     for (name, text) in [("libpocl.so.9", VENDOR), ("libOpenCL.so.1", LOADER), ("program", PROGRAM)] {
-        std::fs::write(folder.path().join("s.c"), text).unwrap();
+        fs::write(folder.path().join("s.c"), text).unwrap();
         let shared: &[&str] = if name == "program" { &[] } else { &["-shared", "-fPIC"] };
-        compile::run(
-            Command::new("cc").args(["-O2", "s.c", "-ldl", "-o", name]).args(shared).current_dir(folder.path()),
-        );
+        let options = ["-O2", "s.c", "-ldl", "-Wl,-rpath,$ORIGIN", "-o", name];
+        compile::run(Command::new("cc").args(options).args(shared).current_dir(folder.path()));
     }
     let expected = Counts::from([("clCreateBuffer".to_owned(), 50), ("clReleaseMemObject".to_owned(), 49)]);
-    for library in ["./libOpenCL.so.1", "./libpocl.so.9"] {
-        let run = Run::new(&folder.path().join("program")).options(&["--nested"]).args(&[library]);
-        let outcome = run.current_dir(folder.path()).outcome();
+    for library in ["libOpenCL.so.1", "libpocl.so.9"] {
+        let path = shown(folder.path().join(library));
+        let outcome = Run::new(folder.path().join("program")).options(&["--nested"]).args(&[&path]).outcome();
         assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
         outcome.trace.assert_whole();
         let pid = outcome.trace.calls[0].tgid.0;
@@ -222,7 +221,8 @@ fn pyopencl_has_its_python_lines() {
         let mut lines = Counts::new();
         for call in outcome.trace.of(pid).filter(|call| call.name == name && !call.failed()) {
             let stack = call.stack.as_deref().unwrap_or_default();
-            let own = stack.iter().find_map(|frame| frame.rsplit_once("opencl.py:")).map_or("?", |(_, line)| line);
+            let own =
+                stack.iter().find_map(|frame| frame.rsplit_once("opencl.py:")).map_or("?", |(_, line)| line);
             *lines.entry(own.trim_end_matches(')').to_owned()).or_default() += 1;
         }
         assert_eq!(lines, counts_of(&printed[field]), "{name}");

@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gpuprobe_event::{Api, Call, Class, Tgid, Tid};
+use gpuprobe_event::{Call, Class, Tgid, Tid};
 
 use super::op::{GpuOp, OpKind};
 

@@ -263,9 +263,7 @@ impl Selection {
                 launches && gives_kernel_names(f) && !f.hot && (layer.has(f.api) || f.api.does_work())
             }
             // each costs a tenth of a second with perf events: only those that every CUDA kernel passes through
-            Self::Essential { .. } => {
-                gives_kernel_names(f) && f.api.does_work() && f.class == Class::Module
-            }
+            Self::Essential { .. } => gives_kernel_names(f) && f.api.does_work() && f.class == Class::Module,
             Self::Driver { classes, few, .. } => {
                 let cheap = !few || f.class == Class::Module;
                 classes.contains(&Class::Launch)
