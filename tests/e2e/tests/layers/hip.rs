@@ -66,7 +66,7 @@ fn hip_on_cuda_counts_each_effect_once() {
     // the summary counts by the effects of outermost calls
     let memory = outcome.trace.summary().memory;
     let allocated: u64 = sum_of(&printed, "allocated_bytes");
-    assert_eq!(memory.allocated_bytes, allocated);
+    assert_eq!(memory.allocated.bytes, allocated);
 }
 
 fn sum_of(ledger: &Value, field: &str) -> u64 {
