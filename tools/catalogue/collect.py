@@ -77,12 +77,17 @@ def collect(cache: Path) -> Catalogue:
 
     catalogue = Catalogue({table: _rows(versions) for table, versions in tables.items()})
     catalogue.functions["driver"] += [Row(name, [], None) for name in sources.DRIVER_WITHOUT_PROTOTYPE]
-    catalogue.structs = {name: _layout(name, readings) for name in sources.STRUCTS}
+    describe(catalogue, sources.STRUCTS, readings)
+    return catalogue
+
+
+def describe(catalogue: Catalogue, structs: tuple[str, ...], readings: list[Reading]) -> None:
+    """Adds the types that the functions use, and the structs."""
+    catalogue.structs = {name: _layout(name, readings) for name in structs}
     catalogue.types = _types(_used_types(catalogue), readings)
     for name, (kind, _) in catalogue.types.items():
         if kind == "enum":
             catalogue.enums[name] = _union(name, readings)
-    return catalogue
 
 
 def _read(views: list[Source], pattern: re.Pattern, readings: list[Reading] | None) -> dict[str, Function]:

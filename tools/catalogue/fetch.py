@@ -1,4 +1,5 @@
-"""Downloads wheels into the cache. Only the headers and libcudart are stored; the wheels themselves are deleted."""
+"""Downloads wheels, and packages of Debian, into the cache. Only headers and the libraries whose exports are read are
+stored; the packages themselves are deleted."""
 
 import fnmatch
 import shutil
@@ -23,9 +24,11 @@ def fetch(package: Package, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     # Unpacked in a temporary folder and renamed at the end, so that an interrupted run leaves no incomplete package.
     with tempfile.TemporaryDirectory(dir=cache, prefix="partial-") as partial:
-        wheel = _download(package, Path(partial))
         unpacked = Path(partial) / "unpacked"
-        _unpack(wheel, package.keep, unpacked)
+        if package.debian:
+            _unpack_debian(package, Path(partial), unpacked)
+        else:
+            _unpack(_download(package, Path(partial)), package.keep, unpacked)
         unpacked.rename(folder)
     return folder
 
@@ -55,6 +58,22 @@ def _unpack(wheel: Path, keep: tuple[str, ...], into: Path) -> None:
             kept += 1
     if not kept:
         raise SystemExit(f"{wheel.name}: none of {', '.join(keep)} inside")
+
+
+def _unpack_debian(package: Package, folder: Path, into: Path) -> None:
+    # apt gives up its rights for a download, so that it could not write into a folder of root.
+    command = ["apt-get", "-o", "APT::Sandbox::User=root", "download", "--quiet", f"{package.name}={package.version}"]
+    subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    (archive,) = folder.glob("*.deb")
+    files = folder / "files"
+    subprocess.run(["dpkg-deb", "--extract", archive, files], check=True)
+    for path in sorted(files.rglob("*")):
+        tail = _below_package(path.relative_to(files).as_posix())
+        if tail and path.is_file() and any(fnmatch.fnmatch(tail, pattern) for pattern in package.keep):
+            (into / tail).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, into / tail)
+    if not into.is_dir():
+        raise SystemExit(f"{archive.name}: none of {', '.join(package.keep)} inside")
 
 
 def _below_package(member: str) -> str | None:

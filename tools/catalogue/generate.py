@@ -6,21 +6,32 @@ import difflib
 import sys
 from pathlib import Path
 
+import sources
 import tables
 from collect import collect
+from hip import collect_hip
+from opencl import collect_opencl
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOGUE = ROOT / "crates/gpuprobe-event/catalogue"
 DIFF_LINES = 40
+VENDORS = {
+    "cuda": lambda cache: tables.all_tables(collect(cache)),
+    "hip": lambda cache: tables.all_tables(collect_hip(cache), "hip/", [hip.short for hip in sources.HIP]),
+    "opencl": lambda cache: tables.all_tables(collect_opencl(cache), "opencl/", sources.OPENCL_VERSIONS),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("cache", nargs="?", type=Path, default=ROOT / ".cache/wheels", help="folder for downloads")
+    parser.add_argument("--vendor", choices=VENDORS, help="only the tables of this one")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a table differs")
     options = parser.parse_args()
 
-    made = tables.all_tables(collect(options.cache))
+    made: dict[str, str] = {}
+    for vendor in [options.vendor] if options.vendor else VENDORS:
+        made |= VENDORS[vendor](options.cache)
     if options.check:
         return check(made)
     for name, text in made.items():

@@ -67,9 +67,11 @@ class Source:
     cplusplus: bool = False
     # The compiler's headers contain inline bodies that only nvcc can compile; clang reports them and continues.
     tolerant: bool = False
+    # C text after the headers.
+    declarations: str = ""
 
     def clang(self, arguments: list[str], tail: str = "") -> str:
-        text = "".join(f"#include <{header}>\n" for header in self.headers) + tail
+        text = "".join(f"#include <{header}>\n" for header in self.headers) + self.declarations + tail
         with tempfile.TemporaryDirectory() as folder:
             for name, stand_in in STAND_INS.items():
                 path = Path(folder) / name

@@ -11,9 +11,22 @@ class Package:
     version: str
     keep: tuple[str, ...]
 
+    # A package of Debian, not a wheel.
+    debian: bool = False
+
     @property
     def folder(self) -> str:
         return f"{self.name}-{self.version}"
+
+
+@dataclass(frozen=True)
+class Hip:
+    """One HIP version: its short name in the tables, and the package with its headers."""
+
+    short: str
+    headers: Package
+    # The package with its library. Without one, the exports are those of the table of functions in hip_api_trace.hpp.
+    library: Package | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +72,62 @@ CUDA = (
 NCCL_SHORT = "2.32"
 NCCL = Package("nvidia-nccl-cu12", "2.32.3", ("include/nccl.h",))
 NCCL_CUDA = "12.9"
+
+# HIP's headers come from Debian, and from wheels of Triton, which contain them for AMD GPUs. Oldest first.
+HIP_HEADERS_KEPT = ("include/hip/*",)
+HIP = (
+    Hip(
+        "5.2",
+        Package("libamdhip64-dev", "5.2.3-8", HIP_HEADERS_KEPT, debian=True),
+        Package("libamdhip64-5", "5.2.3-8", ("lib/*/libamdhip64.so.*.*",), debian=True),
+    ),
+    Hip("6.1", Package("triton", "3.1.0", HIP_HEADERS_KEPT)),
+    Hip("6.2", Package("triton", "3.3.1", HIP_HEADERS_KEPT)),
+    Hip("7.1", Package("triton", "3.8.0", HIP_HEADERS_KEPT)),
+)
+HIP_MACROS = ("__HIP_PLATFORM_AMD__",)
+# Those that a version does not have are left out.
+HIP_HEADERS = (
+    "hip/hip_runtime_api.h",
+    "hip/hip_deprecated.h",
+    "hip/amd_detail/amd_hip_gl_interop.h",
+    "hip/amd_detail/amd_hip_runtime_pt_api.h",
+)
+# The table through which the library calls each of its functions: for names that no other header declares.
+HIP_DISPATCH = "hip/amd_detail/hip_api_trace.hpp"
+# Structs that only the table of functions mentions.
+HIP_OPAQUE = ("hipDeviceProp_tR0000", "hipArrayMemoryRequirements")
+# hip_ext.h declares these as C++ functions until HIP 5, which exports them by these names.
+HIP_CPLUSPLUS = {
+    "_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j": (
+        "hipExtModuleLaunchKernel"
+    ),
+    "_Z24hipHccModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_": (
+        "hipHccModuleLaunchKernel"
+    ),
+    "_Z22hipCreateSurfaceObjectPP13__hip_surfacePK15hipResourceDesc": "hipCreateSurfaceObject",
+    "_Z23hipDestroySurfaceObjectP13__hip_surface": "hipDestroySurfaceObject",
+}
+
+# The same function describes a copy with a struct of other members in this version.
+HIP_OTHER_STRUCTS = {"5.2": {"HIP_MEMCPY3D": "HIP_MEMCPY3D_5"}}
+HIP_STRUCTS = (
+    "hipExtent",
+    "hipPitchedPtr",
+    "hipMemLocation",
+    "hipLaunchConfig_t",
+    "HIP_LAUNCH_CONFIG",
+    "hipLaunchParams",
+    "hipFunctionLaunchParams",
+    "hipMemcpy3DParms",
+    "hipMemcpy3DPeerParms",
+    "hip_Memcpy2D",
+    "HIP_MEMCPY3D",
+    "hipMemAllocationProp",
+    "HIP_ARRAY_DESCRIPTOR",
+    "HIP_ARRAY3D_DESCRIPTOR",
+    "hipChannelFormatDesc",
+)
 
 # cudaVDPAU.h does not include vdpau.h itself.
 DRIVER_HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "vdpau/vdpau.h", "cudaVDPAU.h", "cudaProfiler.h")
@@ -115,3 +184,21 @@ STRUCTS = (
     "CUDA_ARRAY3D_DESCRIPTOR",
     "cudaChannelFormatDesc",
 )
+
+# OpenCL: the Debian package with its headers, and the versions that they can be asked for.
+OPENCL_PACKAGE = ("opencl-c-headers", "3.0~2023.02.06-1")
+OPENCL_VERSIONS = ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "3.0")
+OPENCL_HEADERS = ("CL/cl.h", "CL/cl_gl.h")
+# Their functions belong to no version.
+OPENCL_EXTENSIONS = ("CL/cl_egl.h", "CL/cl_ext.h")
+OPENCL_STRUCTS = ("cl_image_desc",)
+# Errors of extensions, which the headers list among other constants.
+OPENCL_ERRORS = {
+    -1000: "CL_INVALID_GL_SHAREGROUP_REFERENCE_KHR",
+    -1001: "CL_PLATFORM_NOT_FOUND_KHR",
+    -1057: "CL_DEVICE_PARTITION_FAILED_EXT",
+    -1058: "CL_INVALID_PARTITION_COUNT_EXT",
+    -1059: "CL_INVALID_PARTITION_NAME_EXT",
+    -1092: "CL_EGL_RESOURCE_NOT_ACQUIRED_KHR",
+    -1093: "CL_INVALID_EGL_OBJECT_KHR",
+}

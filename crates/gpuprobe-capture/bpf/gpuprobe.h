@@ -180,49 +180,20 @@ enum gp_memory_op : __u8 {
 	GP_PRIMARY_RETAIN,
 	GP_PRIMARY_RELEASE,
 	GP_PRIMARY_RESET,
+	/* HIP: chooses the GPU of the thread, or ends everything on it */
+	GP_DEVICE_SET,
+	GP_DEVICE_RESET,
 	/* identifies one of the process's GPUs: 16 bytes of a UUID, or its PCI address as text */
 	GP_DEVICE_IDENTITY,
 	/* what the allocator of a framework reports: see wire/tensor.h */
 	GP_TENSOR_CHANGE,
 	GP_TENSOR_OUT_OF_MEMORY,
+	/* objects with a count of references: one more, or another object that shares its memory */
+	GP_RETAIN_OBJECT,
+	GP_SHARE_OBJECT,
 };
 
-/* How the bytes of a call follow from its arguments; a and b are gp_function.size_a and size_b. */
-enum gp_size_rule : __u8 {
-	GP_SIZE_UNKNOWN,
-	/* a * scale */
-	GP_SIZE_ARGUMENT,
-	/* a * b * scale */
-	GP_SIZE_PRODUCT,
-	/* outs[1] * a, and * b if b has a location: the pitch is known when the call returns */
-	GP_SIZE_PITCH,
-	/*
-	 * the CUDA driver's descriptor of a 2D or 3D array, in the pointee; times the number of levels in a
-	 */
-	GP_SIZE_ARRAY_2D,
-	GP_SIZE_ARRAY_3D,
-	/* the bits of four channels in the pointee, times a * b elements */
-	GP_SIZE_CHANNELS,
-	/* the same, for the elements of the extent that begins at a, and the number of levels in b */
-	GP_SIZE_CHANNELS_EXTENT,
-	/* an extent passed by value, beginning at a */
-	GP_SIZE_EXTENT,
-	/* the extent in the struct that a points to, or in each of the b structs there */
-	GP_SIZE_BOX,
-	/* the sum of the b words that a points to */
-	GP_SIZE_LIST,
-};
-
-/*
- * Where a struct has its dimensions, which are adjacent words, and the distance to the next struct of a
- * list.
- */
-struct gp_extent {
-	__u8 offset;
-	__u8 word;
-	__u8 dimensions;
-	__u8 stride;
-};
+#include "wire/size_rule.h"
 
 /* Bits of gp_function.flags. */
 enum gp_function_flags {
@@ -274,6 +245,17 @@ enum gp_function_flags {
 	GP_SAMPLES_RETURNS = 1048576,
 	/* with GP_SAMPLED: it has probes only in turns */
 	GP_IN_TURNS = 2097152,
+	/* memory of threads that have chosen no GPU is on the first one */
+	GP_FIRST_DEVICE = 33554432,
+	/*
+	 * the address that it allocates, frees or uses is an object with a count of references; its kernels
+	 * are such objects too, whose handles are reused
+	 */
+	GP_OBJECT = 4194304,
+	/* a launch whose sizes are in lists: `size_a` dimensions, global ones in the pointee, local in `size_b` */
+	GP_SIZES = 8388608,
+	/* a loader calls the function of the same name in the library of a vendor: that is no other call */
+	GP_MAY_REPEAT = 16777216,
 };
 
 /* What the probes of one function do. The low bits of the attach cookie are its index. */
@@ -318,7 +300,8 @@ struct gp_function {
 	struct gp_arg_loc reserved_bytes;
 	struct gp_op_desc op_desc;
 	struct gp_out out[GP_OUTS];
-	__u16 reserved;
+	/* if not 0: the call gives a name only if the argument `device` has this value */
+	__u16 named_if;
 };
 
 /* The kind of a record, in its first two bytes. */

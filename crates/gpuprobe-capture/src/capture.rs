@@ -11,7 +11,7 @@ use std::time::Duration;
 use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, ProcessMaps, Target};
 use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey};
 use gpuprobe_event::{
-    Api, Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
+    Class, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
 };
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -397,7 +397,7 @@ impl Capture {
             self.ring.decoder.add_library(number, library.kind, proven_word(&library.path));
             let attached = self.attacher.uprobes.attach(target, number, collect)?;
             let is_copy = |f: &Function| matches!(f.class, Class::Memcpy | Class::Memset);
-            self.ring.decoder.follows_copies |= library.kind == Api::Driver
+            self.ring.decoder.follows_copies |= library.kind.is_below()
                 && attached.points.keys().any(|id| catalogue().get(*id).is_some_and(is_copy));
             self.tables.write_name_word(self.ring.decoder.name_word())?;
         }

@@ -1,19 +1,21 @@
 //! Decodes raw registers and stack words into named, typed arguments. Pure functions: no I/O and no state.
 
 mod communicators;
+mod launch_sizes;
 
 use std::borrow::Cow;
 
 use self::communicators::made_list;
+use self::launch_sizes::{launch_of_sizes, show_sizes};
 use crate::catalogue::{
     Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
     StructLayout,
 };
-pub use crate::catalogue::{MAX_POINTEE, UNIQUE_ID};
+pub use crate::catalogue::{MAX_POINTEE, SIZES, UNIQUE_ID};
 use crate::copy_kind::CopyDirection;
 use crate::effect::{Effect, GraphLaunch, Launch, Transfer};
 use crate::errno;
-use crate::event::{Name, Value, is_failure};
+use crate::event::{Name, Value};
 
 /// What a probe saved of one call. A slice that could not be read is empty.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +60,7 @@ pub fn out_reads(f: &Function) -> Vec<OutRead> {
     }
     let narrow = |arg| {
         let ty = f.arg(Some(arg)).map_or("", |a| a.ty);
-        ["CUdeviceptr_v1*", "unsigned int*", "int*"].contains(&ty)
+        ["CUdeviceptr_v1*", "unsigned int*", "int*", "cl_int*"].contains(&ty)
     };
     let error = f.roles.error_out;
     let read = |arg| OutRead { arg, offset: 0, bytes: if narrow(arg) { 4 } else { 8 } };
@@ -86,6 +88,13 @@ pub const LIST_ENTRY: usize = 56;
 /// The argument that is a list of launches, one for each GPU. Its first entry is copied at entry.
 pub fn launch_list(f: &Function) -> Option<u8> {
     f.roles.params.filter(|_| f.class == Class::Launch)
+}
+
+/// Whether the entries of a list of launches are those of the CUDA runtime, in which shared memory and stream follow the
+/// arguments of the kernel. HIP has such a list and one like that of the CUDA driver.
+pub fn is_runtime_list(f: &Function) -> bool {
+    let list = launch_list(f).and_then(|position| f.arg(Some(position)));
+    list.is_some_and(|list| ["cudaLaunchParams*", "hipLaunchParams*"].contains(&list.ty))
 }
 
 /// The handle of what is launched.
@@ -127,6 +136,9 @@ pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> 
         if *value != Value::Hex(0) {
             *value = text(words).map_or(Value::Unread, Value::Text);
         }
+    }
+    if let Some((global, Pointee::Sizes)) = f.pointee {
+        show_sizes(f, global, words, &mut values);
     }
     Some(values)
 }
@@ -276,12 +288,17 @@ pub fn status(f: &Function, ret: u64) -> Option<i64> {
     }
 }
 
+/// The name of a failure without a status.
+const NULL: &str = "returned NULL";
+
 /// The name of a status, if known.
 pub fn known_error_name(f: &Function, status: i64) -> Option<&'static str> {
     match f.result {
         ResultKind::Status(table) => table.name_of(status),
         ResultKind::Errno => errno::known_name(status),
-        _ => None,
+        // the names of the statuses that its API writes through arguments
+        _ if f.api.is_failure(status) => f.api.statuses()?.name_of(status),
+        _ => f.returns_what_it_makes().then_some(NULL),
     }
 }
 
@@ -291,7 +308,7 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
         return errno::is_error(status).then(|| errno::name(status));
     }
     let ResultKind::Status(table) = f.result else { return None };
-    is_failure(status).then(|| match table.name_of(status) {
+    f.api.is_failure(status).then(|| match table.name_of(status) {
         Some(name) => Cow::Borrowed(name),
         None if f.api == Api::Hook => coded_error(status),
         None => Cow::Owned(format!("unknown {} {status}", table.name)),
@@ -300,9 +317,10 @@ pub fn error_name(f: &Function, status: i64) -> Option<Name> {
 
 /// The name of a failure by status; a call without a failed status was to return a pointer and returned NULL.
 pub fn failure_name(f: &Function, status: i64) -> Name {
-    error_name(f, status).unwrap_or_else(|| {
-        if is_failure(status) { coded_error(status) } else { Cow::Borrowed("returned NULL") }
-    })
+    let named = || known_error_name(f, status).map(Cow::Borrowed);
+    error_name(f, status)
+        .or_else(named)
+        .unwrap_or_else(|| if f.api.is_failure(status) { coded_error(status) } else { Cow::Borrowed(NULL) })
 }
 
 /// The failure of a call whose return value is not a status: it wrote a failed status, or returned NULL.
@@ -311,8 +329,8 @@ pub fn output_error(f: &Function, ret: u64, words: &Words<'_>) -> Option<Name> {
         let last = out_reads(f).len().checked_sub(1)?;
         words.outs.get(last).copied().flatten()
     });
-    let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| is_failure(*status));
-    let returned_null = (f.roles.out_is_result || f.roles.func_is_result) && ret == 0;
+    let status = status.map(|word| i64::from(word as u32 as i32)).filter(|status| f.api.is_failure(*status));
+    let returned_null = f.returns_what_it_makes() && ret == 0;
     (status.is_some() || returned_null).then(|| failure_name(f, status.unwrap_or(0)))
 }
 
@@ -348,7 +366,7 @@ pub fn stream(f: &Function, words: &Words<'_>) -> Option<u64> {
         let field = layout.fields.iter().find(|field| ["stream", "hStream"].contains(&field.name))?;
         field_bytes(field, words.pointee).map(little_endian)
     } else if launch_list(f).is_some() {
-        let at = if f.api == Api::Runtime { 48 } else { 40 };
+        let at = if is_runtime_list(f) { 48 } else { 40 };
         words.pointee.get(at..at + 8).map(little_endian)
     } else {
         argument_number(f, f.roles.stream, words)
@@ -379,8 +397,16 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
     if launch_list(f).is_some() {
         return first_of_list(f, words);
     }
+    if f.roles.global.is_some() {
+        return launch_of_sizes(f, words);
+    }
     Launch {
-        grid: f.roles.grid.and_then(|at| dimensions(f, at, words)).or_else(|| plane(f, words)),
+        grid: f
+            .roles
+            .grid
+            .and_then(|at| dimensions(f, at, words))
+            .or_else(|| plane(f, words))
+            .or_else(|| blocks(f, words)),
         block: f.roles.block.and_then(|at| dimensions(f, at, words)),
         shared: argument_number(f, f.roles.shared, words).unwrap_or(0),
         ..Launch::default()
@@ -390,7 +416,7 @@ fn launch(f: &Function, words: &Words<'_>) -> Launch {
 /// The first launch of a list: the CUDA kernel, six dimensions, then shared memory and stream, which for the runtime
 /// follow the arguments.
 fn first_of_list(f: &Function, words: &Words<'_>) -> Launch {
-    let shared = if f.api == Api::Runtime { 40..48 } else { 32..36 };
+    let shared = if is_runtime_list(f) { 40..48 } else { 32..36 };
     Launch {
         grid: words.pointee.get(8..20).and_then(dim3),
         block: words.pointee.get(20..32).and_then(dim3),
@@ -405,6 +431,13 @@ fn plane(f: &Function, words: &Words<'_>) -> Option<[u32; 3]> {
     let width = f.roles.plane?;
     let side = |at| argument_number(f, Some(at), words).map(|side| side as u32);
     Some([side(width)?, side(width + 1)?, 1])
+}
+
+/// A grid that is given in threads.
+fn blocks(f: &Function, words: &Words<'_>) -> Option<[u32; 3]> {
+    let threads = dimensions(f, f.roles.threads?, words)?;
+    let block = dimensions(f, f.roles.block?, words)?;
+    Some(std::array::from_fn(|i| threads[i].div_ceil(block[i].max(1))))
 }
 
 /// A dim3 argument, or three integers in a row.

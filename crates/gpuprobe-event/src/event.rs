@@ -136,9 +136,8 @@ pub struct Call {
 impl Call {
     /// Whether it returned a failure. 600 (NotReady) is an answer, not a failure.
     pub fn failed(&self) -> bool {
-        // the status of an ioctl, as of some hooked functions, is in an argument of a call that itself succeeded
-        let may_have_separate_error = matches!(self.api, Api::Kernel | Api::Hook);
-        self.status.is_some_and(is_failure) || (may_have_separate_error && self.error.is_some())
+        self.status.is_some_and(|status| self.api.is_failure(status))
+            || (self.api.row().has_separate_errors && self.error.is_some())
     }
 
     /// Whether it is a call in the Linux kernel, and not one of a CUDA library.
@@ -191,12 +190,6 @@ impl Call {
             Outcome::Unfinished | Outcome::Instant | Outcome::Begun | Outcome::Unobserved => None,
         }
     }
-}
-
-/// Whether a status of CUDA, NVML or NCCL is a failure.
-pub fn is_failure(status: i64) -> bool {
-    const NOT_READY: i64 = 600;
-    status != 0 && status != NOT_READY
 }
 
 /// A change of a process.

@@ -38,9 +38,9 @@ pub(crate) fn recorded_mark(sampled: &[SampledCalls], row: &FunctionSummary) -> 
 /// The mark of what functions of these classes did in a recording; without classes, of what any function did.
 pub(crate) fn recorded_mark_of_classes(sampled: &[SampledCalls], classes: &[Class]) -> &'static str {
     let is_one = |s: &SampledCalls| {
-        let apis = s.api.map_or_else(|| vec![Api::Runtime, Api::Driver], |api| vec![api]);
-        let found = apis.into_iter().filter_map(|api| catalogue().lookup(api, None, &s.function));
-        found.into_iter().any(|f| classes.contains(&f.class))
+        let apis = s.api.map_or_else(|| Api::gpu_libraries().collect(), |api| vec![api]);
+        let mut found = apis.into_iter().filter_map(|api| catalogue().lookup(api, None, &s.function));
+        found.any(|f| classes.contains(&f.class))
     };
     let is_sampled = if classes.is_empty() { !sampled.is_empty() } else { sampled.iter().any(is_one) };
     if is_sampled { MARK } else { "" }

@@ -9,6 +9,12 @@
 #include "cuda_types.h"
 #include "faults.h"
 
+/* In the stand-in of HIP the driver is in the same library as the runtime, which has functions of these
+ * names. */
+#ifdef STANDIN_HIP
+#define standin_generic driver_generic
+#endif
+
 enum {
 	CUDA_SUCCESS = 0,
 	CUDA_ERROR_INVALID_VALUE = 1,

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct inner_calls inner;
@@ -41,19 +42,41 @@ static void after_fork(void)
 	pthread_mutex_unlock(&primary_lock);
 }
 
+#ifdef STANDIN_HIP
+/* Functions of the driver without code of their own do nothing. */
+static int do_nothing(void)
+{
+	return cudaSuccess;
+}
+
+/* The driver is a part of this library, unless HIP is to run on CUDA. Then its functions are those of
+ * libcuda. */
+#define FIND(symbol)                                                                                         \
+	({                                                                                                   \
+		extern char impl_##symbol[] __attribute__((weak, visibility("hidden")));                     \
+		void *own = impl_##symbol ? (void *)impl_##symbol : (void *)do_nothing;                      \
+		driver ? dlsym(driver, #symbol) : own;                                                       \
+	})
+#define IS_ON_CUDA getenv("STANDIN_HIP_ON_CUDA")
+#define HAS_DRIVER (driver || !IS_ON_CUDA)
+#else
+#define FIND(symbol) dlsym(driver, #symbol)
+#define IS_ON_CUDA 1
+#define HAS_DRIVER driver
+#endif
+
 /* A bare name: found through LD_LIBRARY_PATH, or in the folder of this library through its RUNPATH. */
 static void load_driver(void)
 {
-	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	int state = driver ? RUNTIME_PLAIN : RUNTIME_NO_DRIVER;
+	void *driver = IS_ON_CUDA ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
+	int state = HAS_DRIVER ? RUNTIME_PLAIN : RUNTIME_NO_DRIVER;
 
-	if (driver) {
-		*(void **)&inner.fallback = dlsym(driver, "cuDriverGetVersion");
-		*(void **)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+	if (HAS_DRIVER) {
+		*(void **)&inner.fallback = FIND(cuDriverGetVersion);
+		*(void **)&retain = FIND(cuDevicePrimaryCtxRetain);
 		pthread_atfork(before_fork, after_fork, begin_anew);
-#define INNER(function, symbol, arguments) *(void **)&inner.function = dlsym(driver, #symbol);
-#define INNER_KIND(function, kind, symbol, arguments)                                                        \
-	*(void **)&inner.function##_##kind = dlsym(driver, #symbol);
+#define INNER(function, symbol, arguments) *(void **)&inner.function = FIND(symbol);
+#define INNER_KIND(function, kind, symbol, arguments) *(void **)&inner.function##_##kind = FIND(symbol);
 #define NO_INNER(function)
 #include "inner_calls.def"
 #undef INNER

@@ -38,6 +38,10 @@ pub struct Built {
     pub options: BuildOptions,
 }
 
+/// The sources of workloads that exist for CUDA and for HIP.
+const LEDGER: [&str; 3] = ["ledger", "ledger_calls", "ledger_print"];
+const TORTURE: [&str; 5] = ["torture", "torture_context", "torture_memory", "torture_print", "torture_vmm"];
+
 /// Workloads with one source file that are linked with the CUDA runtime.
 const RUNTIME_WORKLOADS: [&str; 13] = [
     "args",
@@ -129,9 +133,8 @@ fn stamp_of(options: &BuildOptions) -> String {
     SOURCES.hash(&mut hasher);
     options.hash(&mut hasher);
     (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
-    for library in
-        [Library::Runtime(options.cuda), Library::Driver, Library::Nvml, Library::Nccl, Library::C10]
-    {
+    let all = [Library::Driver, Library::Nvml, Library::Nccl, Library::C10, Library::Hip];
+    for library in [Library::Runtime(options.cuda)].into_iter().chain(all) {
         generate::stubs(&ExportList::of(library)).hash(&mut hasher);
     }
     format!("{:016x}\n", hasher.finish())
@@ -145,10 +148,12 @@ struct Builder {
 impl Builder {
     fn build(&self) -> Result<(), Error> {
         self.write_sources()?;
+        if self.options.parts == Parts::Hip {
+            return self.hip();
+        }
         let runtime = Library::Runtime(self.options.cuda);
         self.library(Library::Driver, DRIVER, None)?;
         self.library(runtime, RUNTIME, None)?;
-        let ledger = ["ledger", "ledger_calls", "ledger_print"];
         match self.options.parts {
             Parts::Demo => {
                 for prologue in Prologue::BENCHED {
@@ -157,8 +162,8 @@ impl Builder {
                 self.workload("bench", &["bench"], Link::Nothing)?;
                 return self.workload("demo", &["demo"], Link::Runtime);
             }
-            Parts::Ledger => return self.workload("ledger", &ledger, Link::Runtime),
-            Parts::All => {}
+            Parts::Ledger => return self.workload("ledger", &LEDGER, Link::Runtime),
+            Parts::All | Parts::Hip => {}
         }
         self.library(Library::Nvml, &["nvml.c", "nvml_health.c", "nvml_mig.c", "faults.c"], None)?;
         self.library(Library::Nccl, &["nccl.c", "faults.c"], None)?;
@@ -184,24 +189,35 @@ impl Builder {
         self.workload("unmapped", &["unmapped"], Link::Both)?;
         self.workload("rare_call", &["rare_call"], Link::Runtime)?;
         self.workload("static_runtime", &["static_runtime"], Link::Static)?;
-        let torture = ["torture", "torture_context", "torture_memory", "torture_print", "torture_vmm"];
-        self.workload("torture", &torture, Link::Both)?;
+        self.workload("torture", &TORTURE, Link::Both)?;
         let rules = ["rules", "rules_context", "rules_vmm", "torture_print"];
         self.workload("rules", &rules, Link::Both)?;
-        let launches = ["launches", "launches_counted", "launches_graphs"];
+        let launches = ["launches", "launches_counted", "launches_doors", "launches_graphs"];
         self.workload("launches", &launches, Link::Both)?;
         self.workload("copies", &["copies", "copies_table"], Link::Driver)?;
         self.workload("copies_runtime", &["copies", "copies_runtime"], Link::Both)?;
         self.workload("names", &["names"], Link::Both)?;
         self.workload("prepared", &["prepared"], Link::Both)?;
-        self.workload("ledger", &ledger, Link::Runtime)?;
-        self.workload("ledger_static", &ledger, Link::Static)?;
+        self.workload("ledger", &LEDGER, Link::Runtime)?;
+        self.workload("ledger_static", &LEDGER, Link::Static)?;
         for name in ["leaks", "leaks_deep", "leaks_many"] {
             self.program(name, name, &[], &[self.runtime_path()])?;
         }
         self.program("leaks_driver", "leaks", &["-DLEAKS_DRIVER"], &[self.driver_path()])?;
         let libraries = [C10_CUDA, Library::C10.soname()].map(|name| self.dir.join(name));
         self.program("tensors", "tensors", &[], &libraries)
+    }
+
+    /// Builds HIP, with the code of the CUDA runtime and the CUDA driver behind its exports, and its workloads.
+    fn hip(&self) -> Result<(), Error> {
+        self.library(Library::Driver, DRIVER, None)?;
+        let parts: Vec<_> =
+            RUNTIME.iter().chain(DRIVER).copied().filter(|name| *name != "faults.c").collect();
+        self.library(Library::Hip, &[&parts[..], &["faults.c"]].concat(), None)?;
+        self.workload("ledger", &LEDGER, Link::Hip)?;
+        self.workload("torture", &[&TORTURE[..], &["hip_calls"]].concat(), Link::Hip)?;
+        let launches = ["launches", "launches_counted", "launches_graphs", "launches_hip", "hip_calls"];
+        self.workload("launches", &launches, Link::Hip)
     }
 
     fn source(&self, name: &str) -> PathBuf {
@@ -218,7 +234,8 @@ impl Builder {
         for (name, text) in SOURCES {
             write(name, text)?;
         }
-        write("runtime_errors.h", &generate::error_names("cudaError_t"))?;
+        let errors = if self.options.parts == Parts::Hip { "hipError_t" } else { "cudaError_t" };
+        write("runtime_errors.h", &generate::error_names(errors))?;
         write("driver_errors.h", &generate::error_names("CUresult"))
     }
 
@@ -254,6 +271,9 @@ impl Builder {
         let script = self.source(&format!("{soname}.map"));
         fs::write(&script, generate::version_script(&exports)).map_err(Error::io(&script))?;
         let mut cc = self.cc();
+        if library == Library::Hip {
+            cc.arg("-DSTANDIN_HIP");
+        }
         cc.args(LIBRARY_FLAGS)
             .args(["-shared", "-s", "-pthread"])
             .args(LINK_FLAGS)
@@ -352,6 +372,7 @@ impl Builder {
                 cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
             }
             Link::Driver => drop(cc.arg(self.driver_path())),
+            Link::Hip => drop(cc.arg("-DSTANDIN_HIP").arg(self.dir.join(Library::Hip.soname()))),
             Link::Nccl => drop(cc.arg(self.dir.join(Library::Nccl.soname()))),
             // also for programs that look functions up by name and so have no references to either library
             Link::Both => {
@@ -392,6 +413,7 @@ enum Link {
     Static,
     Driver,
     Nccl,
+    Hip,
     /// The runtime and the driver.
     Both,
 }

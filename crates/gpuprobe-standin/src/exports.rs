@@ -17,6 +17,8 @@ pub enum Library {
     Nccl,
     /// `libc10.so`
     C10,
+    /// `libamdhip64.so.7` with the exports of HIP 7.1
+    Hip,
 }
 
 impl Library {
@@ -29,6 +31,7 @@ impl Library {
             Self::Nvml => "libnvidia-ml.so.1",
             Self::Nccl => "libnccl.so.2",
             Self::C10 => "libc10.so",
+            Self::Hip => "libamdhip64.so.7",
         }
     }
 
@@ -55,6 +58,7 @@ impl ExportList {
             Library::Runtime(cuda) => names_of(Api::Runtime, cuda.version()),
             Library::Driver => names_of(Api::Driver, "13.4"),
             Library::Nvml => names_of(Api::Nvml, "13.4"),
+            Library::Hip => names_of(Api::Hip, "7.1"),
             Library::C10 => names_of(Api::Framework, "13.4"),
             // NCCL has its own version numbers, and the catalogue has one version
             Library::Nccl => {

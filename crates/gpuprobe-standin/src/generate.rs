@@ -5,7 +5,7 @@ use std::fmt::Write;
 use gpuprobe_event::catalogue::{EnumTable, catalogue};
 
 use crate::exports::{ExportList, Library};
-use crate::inner::without_thread_suffix;
+use crate::inner::{cuda_function, without_thread_suffix};
 
 /// The assembler file of a library: one macro of `stubs.h` per export.
 pub(crate) fn stubs(exports: &ExportList) -> String {
@@ -45,7 +45,11 @@ impl<'a> Stub<'a> {
             };
         }
         let base = without_thread_suffix(name);
-        if base != name && exports.contains(base) { Self::SharedWith(base) } else { Self::Own }
+        let shared = if base != name && exports.contains(base) { Some(base) } else { None };
+        match cuda_function(shared.unwrap_or(name)).or(shared) {
+            Some(other) => Self::SharedWith(other),
+            None => Self::Own,
+        }
     }
 }
 

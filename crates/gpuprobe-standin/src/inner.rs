@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use gpuprobe_event::catalogue::{Api, catalogue};
 
-use crate::sources::INNER_CALLS;
+use crate::sources::{HIP_FUNCTIONS, INNER_CALLS};
 
 /// The driver function of every runtime function that is not in the table.
 const FALLBACK: &str = "cuDriverGetVersion";
@@ -57,9 +57,20 @@ fn parse_row(line: &'static str) -> Option<((&'static str, &'static str), Option
     }
 }
 
+/// The function of CUDA whose implementation the stand-in of a function of HIP has.
+pub fn cuda_function(name: &str) -> Option<&'static str> {
+    static FUNCTIONS: LazyLock<HashMap<&'static str, &'static str>> =
+        LazyLock::new(|| HIP_FUNCTIONS.lines().filter_map(parse_hip).collect());
+    FUNCTIONS.get(name).copied()
+}
+
+fn parse_hip(line: &'static str) -> Option<(&'static str, &'static str)> {
+    line.strip_prefix("HIP(")?.strip_suffix(')')?.split_once(", ")
+}
+
 /// The base name of a per-thread variant, which shares its code.
 pub(crate) fn without_thread_suffix(name: &str) -> &str {
-    name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name)
+    ["_ptsz", "_ptds", "_spt"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name)
 }
 
 /// The driver function that a runtime function calls, once per call. `None` for functions that do not call the driver
@@ -108,5 +119,17 @@ mod tests {
             }
         }
         assert!(TABLE.len() > 90, "{}", TABLE.len());
+    }
+
+    #[test]
+    fn the_catalogue_has_every_function_of_hip_and_the_one_it_is_implemented_by() {
+        let rows: Vec<_> = HIP_FUNCTIONS.lines().filter_map(parse_hip).collect();
+        assert!(rows.len() > 150, "{}", rows.len());
+        for (function, implementation) in rows {
+            assert!(catalogue().lookup(Api::Hip, None, function).is_some(), "{function}");
+            let found = [Api::Runtime, Api::Driver].map(|api| catalogue().lookup(api, None, implementation));
+            assert!(found.iter().flatten().count() == 1, "{implementation}");
+        }
+        assert_eq!(cuda_function("hipHostMalloc"), Some("cudaHostAlloc"));
     }
 }

@@ -21,6 +21,10 @@
 //! NVML has two GPUs, the first two of these; its processes, errors, MIG instances and delays are in a file that `STANDIN_NVML`
 //! names (`c/nvml.c`).
 //!
+//! `libamdhip64` is the same code behind the names of HIP (`c/hip_functions.def`), and in one library. Its workloads are
+//! those of CUDA, compiled with other names (`c/workloads/hip_names.h`). The rules above name its functions as CUDA does.
+//! With `STANDIN_HIP_ON_CUDA=1` it calls `libcuda`, as HIP does on NVIDIA's GPUs.
+//!
 //! | workload | arguments | what it does |
 //! |---|---|---|
 //! | `ledger`, `ledger_static` | `--threads N --calls N --seed N --wait --pauses K --hold S --pause-file PATH` | many threads, exactly N calls, all memory families, a ledger of all calls |
@@ -79,7 +83,7 @@ mod sources;
 pub use compile::{Built, build, build_or_copy};
 pub use error::Error;
 pub use exports::{ExportList, Library};
-pub use inner::{CopyKind, inner_call, inner_copy_call};
+pub use inner::{CopyKind, cuda_function, inner_call, inner_copy_call};
 pub use options::{BuildOptions, Cuda, Parts, Prologue};
 
 /// Workloads of [`Parts::All`] that succeed without arguments; `crash` waits to be killed.

@@ -112,6 +112,9 @@ pub enum Parts {
     /// What gpuprobe embeds: `libcuda`, `libcudart` and the workload `demo`; `libbench.*.so`, one for each
     /// benchmarked prologue, and the workload `bench`.
     Demo,
+    /// `libamdhip64`, and the workloads `ledger`, `torture` and `launches` as programs of HIP; `libcuda`, on which HIP
+    /// runs if `STANDIN_HIP_ON_CUDA` is set.
+    Hip,
 }
 
 /// Build options.
@@ -129,6 +132,11 @@ impl BuildOptions {
     /// All libraries and workloads, with this prologue and runtime.
     pub fn new(prologue: Prologue, cuda: Cuda) -> Self {
         Self { prologue, cuda, parts: Parts::All }
+    }
+
+    /// HIP with this prologue.
+    pub fn hip(prologue: Prologue) -> Self {
+        Self { prologue, parts: Parts::Hip, ..Self::default() }
     }
 
     /// What gpuprobe embeds for `demo` and `bench`; takes about two seconds to build.

@@ -10,7 +10,7 @@ macro_rules! sources {
 sources! {
     "bench_driver.S", "bench_driver.c", "c10.c", "c10_cuda.cpp", "c10_cuda.h", "cuda_types.h", "cupti.c", "cupti.h", "cupti_records.c", "driver.h", "driver_context.c", "driver_copies.c", "driver_device.c", "driver_graphs.c",
     "driver_heap.c", "driver_memory.c", "driver_vmm.c", "driver_gpu_ops.c", "driver_trace.c", "faults.c", "faults.h",
-    "gpu_code.c", "gpu_op.h", "inner_calls.def", "nccl.c", "nvml.c", "nvml.h", "nvml_health.c", "nvml_mig.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
+    "gpu_code.c", "gpu_op.h", "hip_functions.def", "inner_calls.def", "nccl.c", "nvml.c", "nvml.h", "nvml_health.c", "nvml_mig.c", "nvml_types.h", "runtime.h", "runtime_copy.c", "runtime_copy.h",
     "runtime_copy_named.c", "runtime_core.c",
     "runtime_memory.c", "runtime_gpu_ops.c", "stubs.h", "workloads/args.c", "workloads/args_print.h",
     "workloads/rare_call.c", "workloads/bench.c", "workloads/brief.c", "workloads/callers.c",
@@ -18,8 +18,9 @@ sources! {
     "workloads/classic.c", "workloads/collectives.c", "workloads/constructor.c", "workloads/copies.c", "workloads/copies.h",
     "workloads/copies_runtime.c", "workloads/copies_table.c", "workloads/crash.c", "workloads/cuda_api.h",
     "workloads/demo.c", "workloads/diary.c", "workloads/driver_args.c", "workloads/driver_only.c", "workloads/forker.c",
-    "workloads/gaps.c", "workloads/gpu_work.c", "workloads/gpus.c", "workloads/hangs.c", "workloads/hoarder.c", "workloads/late_dlopen.c",
+    "workloads/gaps.c", "workloads/gpu_work.c", "workloads/gpus.c", "workloads/hangs.c", "workloads/hip_calls.c", "workloads/hip_names.h", "workloads/hoarder.c", "workloads/late_dlopen.c",
     "workloads/launches.c", "workloads/launches.h", "workloads/launches_counted.c",
+    "workloads/launches_doors.c", "workloads/launches_hip.c",
     "workloads/launches_graphs.c", "workloads/leaks.cpp",
     "workloads/leaks.h", "workloads/leaks_deep.cpp", "workloads/leaks_many.cpp", "workloads/ledger.c",
     "workloads/ledger.h", "workloads/ledger_print.c", "workloads/ledger_calls.c", "workloads/longjmp.c",
@@ -32,6 +33,9 @@ sources! {
 
 /// The table of inner calls.
 pub(crate) const INNER_CALLS: &str = include_str!("../c/inner_calls.def");
+
+/// The table of the functions of HIP.
+pub(crate) const HIP_FUNCTIONS: &str = include_str!("../c/hip_functions.def");
 
 /// C files of the CUDA runtime, shared and static.
 pub(crate) const RUNTIME: &[&str] = &[

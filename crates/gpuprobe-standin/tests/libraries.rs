@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use common::{all, command, compile, json, ledger, stdout};
+use common::{all, command, compile, hip, json, ledger, stdout};
 use gpuprobe_standin::{Cuda, ExportList, Library, Prologue, build_or_copy};
 
 /// Names with their versions, as `nm -D` prints them.
@@ -33,6 +33,29 @@ fn exports_soname_and_versions_match_the_catalogue() {
             assert!(dynamic.contains(&format!("soname: [{soname}]")), "{dynamic}");
             assert!(dynamic.contains("runpath: [$ORIGIN]"), "{dynamic}");
         }
+    }
+}
+
+#[test]
+fn hip_has_the_exports_of_the_catalogue_and_runs_with_and_without_cuda() {
+    let built = hip();
+    let library = built.library(Library::Hip);
+    let wanted: BTreeSet<String> =
+        ExportList::of(Library::Hip).names.iter().map(|name| (*name).to_owned()).collect();
+    assert_eq!(exported(&library), wanted);
+    assert!(wanted.len() > 500, "{}", wanted.len());
+    for on_cuda in [None, Some("1")] {
+        let mut ledger = command(&built.workload("ledger"));
+        ledger.args(["--calls", "2000", "--threads", "2"]);
+        ledger.envs(on_cuda.map(|set| ("STANDIN_HIP_ON_CUDA", set)));
+        let printed = json(&mut ledger).remove(0);
+        assert_eq!(printed["total_calls"], 2000);
+        assert!(printed["calls"]["hipMalloc"].as_u64() > Some(10), "{printed}");
+    }
+    let without = ["--operations", "5000", "--without", "contexts,primary", "--pauses", "0"];
+    stdout(command(&built.workload("torture")).args(without));
+    for mode in ["doors", "graphs"] {
+        stdout(command(&built.workload("launches")).arg(mode));
     }
 }
 

@@ -43,6 +43,11 @@ pub fn ledger(prologue: Prologue) -> Built {
     built(BuildOptions { prologue, cuda: Cuda::Cuda12, parts: Parts::Ledger })
 }
 
+/// The stand-in of HIP and its workloads, with the default function prologue.
+pub fn hip() -> Built {
+    built(BuildOptions::hip(Prologue::Push))
+}
+
 fn built(options: BuildOptions) -> Built {
     let name = format!("standin-{:?}-{:?}-{:?}", options.prologue, options.cuda, options.parts);
     // The stand-ins' own tests may have built the same. These tests run as root and must leave no files there.

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, Call, Class, Value as Argument};
-use gpuprobe_standin::{CopyKind, inner_call, inner_copy_call};
+use gpuprobe_standin::{CopyKind, cuda_function, inner_call, inner_copy_call};
 use serde_json::Value;
 
 use crate::recording::{Counts, Recording, counts_of, number, pid_of};
 
-/// Its result is the last error, not its own status.
-const LAST_ERROR: &str = "cudaGetLastError";
+/// Their result is the last error, not their own status.
+const LAST_ERRORS: [&str; 2] = ["cudaGetLastError", "hipGetLastError"];
 
 /// A copy whose direction follows from its addresses.
 const DEFAULT: &str = "Default";
@@ -29,26 +29,39 @@ pub fn affects_memory(call: &Call) -> bool {
 
 /// Compares calls, errors, memory, copies and launches.
 pub fn assert_equal(trace: &Recording, ledger: &Value) {
+    assert_layers(trace, ledger, Api::Runtime, true);
+}
+
+/// The same for the ledger of a program of HIP, which calls the CUDA driver or does not.
+pub fn assert_equal_hip(trace: &Recording, ledger: &Value, is_on_cuda: bool) {
+    assert_layers(trace, ledger, Api::Hip, is_on_cuda);
+}
+
+fn assert_layers(trace: &Recording, ledger: &Value, outer: Api, has_inner: bool) {
     let pid = pid_of(ledger);
-    assert_eq!(trace.counts(pid, Api::Runtime), counts_of(&ledger["calls"]), "runtime calls");
-    assert_eq!(trace.counts(pid, Api::Driver), counts_of(&ledger["driver_calls"]), "driver calls");
-    assert_errors(trace, ledger);
-    assert_parents(trace, pid);
+    assert_eq!(trace.counts(pid, outer), counts_of(&ledger["calls"]), "calls of {outer}");
+    let inner = if has_inner { counts_of(&ledger["driver_calls"]) } else { Counts::new() };
+    assert_eq!(trace.counts(pid, Api::Driver), inner, "driver calls");
+    assert_errors(trace, ledger, outer);
+    if has_inner {
+        assert_inner_calls(trace, pid, outer);
+    }
     assert_memory(trace, ledger);
     assert_copies(trace, ledger);
-    assert_launches(trace, ledger);
+    let layers = [outer, Api::Driver];
+    assert_launches(trace, ledger, if has_inner { &layers } else { &layers[..1] });
 }
 
 fn outermost(trace: &Recording, pid: u32) -> impl Iterator<Item = &Call> {
     trace.of(pid).filter(|c| c.parent.is_none())
 }
 
-fn assert_errors(trace: &Recording, ledger: &Value) {
+fn assert_errors(trace: &Recording, ledger: &Value, api: Api) {
     let mut errors: BTreeMap<String, Counts> = BTreeMap::new();
     let mut last_errors = 0;
-    for call in trace.of(pid_of(ledger)).filter(|c| c.api == Api::Runtime && c.status != Some(0)) {
+    for call in trace.of(pid_of(ledger)).filter(|c| c.api == api && c.status != Some(0)) {
         let status = call.status.unwrap_or_else(|| panic!("no status: {call:?}"));
-        if call.name == LAST_ERROR {
+        if is_last_error(call) {
             last_errors += 1;
             continue;
         }
@@ -58,11 +71,19 @@ fn assert_errors(trace: &Recording, ledger: &Value) {
     let printed = ledger["errors"].as_object().unwrap_or_else(|| panic!("no errors: {ledger}"));
     let printed: BTreeMap<_, _> = printed.iter().map(|(f, codes)| (f.clone(), counts_of(codes))).collect();
     assert_eq!(errors, printed, "errors by function and code");
-    assert_eq!(last_errors, number(&ledger["last_errors"]), "results of cudaGetLastError");
+    assert_eq!(last_errors, number(&ledger["last_errors"]), "results that are the last error");
+}
+
+fn is_last_error(call: &Call) -> bool {
+    LAST_ERRORS.contains(&&*call.name)
 }
 
 /// Checks that every runtime call has exactly one inner call, on its thread and within its time.
 pub fn assert_parents(trace: &Recording, pid: u32) {
+    assert_inner_calls(trace, pid, Api::Runtime);
+}
+
+fn assert_inner_calls(trace: &Recording, pid: u32, api: Api) {
     let by_id = trace.by_id();
     let mut children: HashMap<u64, u32> = HashMap::new();
     for inner in trace.of(pid).filter(|c| c.api == Api::Driver) {
@@ -71,23 +92,24 @@ pub fn assert_parents(trace: &Recording, pid: u32) {
         assert_eq!(inner_of(outer), Some(&*inner.name), "{outer:?}");
         assert_eq!((inner.tgid, inner.tid), (outer.tgid, outer.tid), "{inner:?} in {outer:?}");
         assert!(inner.start_ns >= outer.start_ns && end_ns(inner) <= end_ns(outer), "{inner:?} in {outer:?}");
-        if outer.name != LAST_ERROR {
+        if !is_last_error(outer) {
             assert_eq!(inner.failed(), outer.failed(), "{inner:?} in {outer:?}");
         }
         *children.entry(parent).or_default() += 1;
     }
-    for outer in trace.of(pid).filter(|c| c.api == Api::Runtime) {
+    for outer in trace.of(pid).filter(|c| c.api == api) {
         assert_eq!(outer.parent, None, "{outer:?}");
         let made = children.get(&outer.id).copied().unwrap_or(0);
         assert_eq!(made, u32::from(inner_of(outer).is_some()), "inner calls of {outer:?}");
     }
 }
 
-/// The CUDA driver function that a runtime call calls.
+/// The CUDA driver function that a call of the runtime, or of HIP, calls.
 fn inner_of(outer: &Call) -> Option<&'static str> {
+    let name = cuda_function(&outer.name).unwrap_or(&outer.name);
     let kind = argument(outer, "kind");
     let kind = kind.and_then(|v| CopyKind::ALL.into_iter().find(|k| *v == Argument::Name(k.as_str().into())));
-    kind.map_or_else(|| inner_call(&outer.name), |kind| inner_copy_call(&outer.name, kind))
+    kind.map_or_else(|| inner_call(name), |kind| inner_copy_call(name, kind))
 }
 
 /// The direction in the arguments of a copy.
@@ -179,8 +201,8 @@ fn assert_copies(trace: &Recording, ledger: &Value) {
     assert_eq!(memset, [number(&printed["sync"]), number(&printed["async"])], "bytes set");
 }
 
-fn assert_launches(trace: &Recording, ledger: &Value) {
-    for api in [Api::Runtime, Api::Driver] {
+fn assert_launches(trace: &Recording, ledger: &Value, apis: &[Api]) {
+    for &api in apis {
         let mut launches = Counts::new();
         for call in trace.of(pid_of(ledger)).filter(|c| c.api == api && c.class == Class::Launch) {
             let shape = call.effect.launch().map(|launch| (launch.grid, launch.block));

@@ -32,7 +32,7 @@ impl Tracing {
         until(PATIENCE, "it begins to trace", || {
             let said = trace.talk.stderr();
             assert!(!trace.talk.has_exited() || said.contains(" lines"), "{said}");
-            (said.contains("gpuprobe: tracing ") || said.contains("no CUDA library to probe yet"))
+            (said.contains("gpuprobe: tracing ") || said.contains("no GPU library to probe yet"))
                 .then_some(())
         });
         trace

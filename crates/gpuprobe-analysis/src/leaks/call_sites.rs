@@ -142,7 +142,7 @@ fn is_of_cuda(frame: &Frame) -> bool {
     let in_library = |module: &String| CUDA_LIBRARIES.iter().any(|library| module.starts_with(library));
     let is_runtime = |name: &String| {
         STATIC_RUNTIME.iter().any(|prefix| name.starts_with(prefix))
-            || [Api::Runtime, Api::Driver].iter().any(|api| catalogue().lookup(*api, None, name).is_some())
+            || Api::gpu_libraries().any(|api| catalogue().lookup(api, None, name).is_some())
     };
     frame.module.as_ref().is_some_and(in_library) || frame.function.as_ref().is_some_and(is_runtime)
 }

@@ -1,6 +1,6 @@
 //! Which call of a GPU library a thread is in.
 
-use gpuprobe_event::{Api, Call, Frame};
+use gpuprobe_event::{Call, Frame};
 
 use super::sample::{GpuCall, SampledThread, ThreadStack};
 
@@ -27,8 +27,7 @@ pub(super) fn outside<'s>(stack: &'s ThreadStack, call: &GpuCall) -> &'s [Frame]
 /// The open call that a probe saw, if it is one of a GPU library. A hooked function or one of a framework may be
 /// around many GPU calls.
 pub(super) fn open_gpu_call(thread: &SampledThread) -> Option<&Call> {
-    let is_gpu = |api| matches!(api, Api::Driver | Api::Runtime | Api::Nvml | Api::Nccl);
-    thread.open_call.as_ref().filter(|call| is_gpu(call.api))
+    thread.open_call.as_ref().filter(|call| call.api.is_gpu_library())
 }
 
 #[cfg(test)]

@@ -14,6 +14,31 @@
 #include "../core/return_safety.bpf.h"
 #include "../gpu_ops/gpu_ops.bpf.h"
 
+/* Reads the global and the local sizes of a launch. Those that it does not have are 0. */
+GP_GLOBAL_FUNC int read_sizes(struct gp_call *call, const struct gp_function *function, __u64 global)
+{
+	__u64 *sizes, dimensions = 0, local = 0;
+	long failed = 0;
+
+	if (!call || !function)
+		return 0;
+	sizes = (__u64 *)call->pointee.bytes;
+	argument(call, function->size_a, &dimensions);
+	argument(call, function->size_b, &local);
+	for (__u32 i = 0; i < 3; i++) {
+		bool is_used = i < (__u32)dimensions;
+
+		sizes[i] = sizes[3 + i] = 0;
+		if (is_used)
+			failed |= bpf_probe_read_user(&sizes[i], 8, (void *)(global + 8 * i));
+		if (is_used && local)
+			failed |= bpf_probe_read_user(&sizes[3 + i], 8, (void *)(local + 8 * i));
+	}
+	if (failed)
+		call->flags |= GP_UNREAD_POINTEE;
+	return 0;
+}
+
 /* Reads the stack arguments and the pointee that the function's row asks for. */
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
 {
@@ -28,6 +53,8 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 			bytes = sizeof(call->pointee.bytes);
 		if (!argument(call, function->pointee, &address))
 			call->flags |= GP_UNREAD_POINTEE;
+		else if (function->flags & GP_SIZES)
+			read_sizes(call, function, address);
 		else if (function->flags & GP_TEXT)
 			read_text(call, address, false);
 		else if (bpf_probe_read_user(call->pointee.bytes, bytes, (void *)address))
@@ -71,6 +98,16 @@ static __always_inline bool is_enclosing(const struct gp_call *top, struct pt_re
 	return !is_linux_call(top) &&
 	       (top->stack_pointer > stack_pointer ||
 		(top->stack_pointer == stack_pointer && top->function != function && is_jumped_to(ctx)));
+}
+
+/* Whether the innermost open call is the same one, to the loader of this library. */
+GP_OWN_FRAME int is_repeated(const struct gp_call *outer, struct pt_regs *ctx, __u32 function, __u16 library)
+{
+	__u64 stack_pointer = PT_REGS_SP(ctx);
+
+	return outer->function == function && outer->library != library &&
+	       (outer->stack_pointer > stack_pointer ||
+		(outer->stack_pointer == stack_pointer && is_jumped_to(ctx)));
 }
 
 /*
@@ -247,6 +284,8 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	/* the open calls are on another stack in that case */
 	outer = is_declined ? NULL : innermost(thread);
+	if (outer && function->flags & GP_MAY_REPEAT && is_repeated(outer, ctx, index, cookie >> 32))
+		return 1;
 	if (outer && !is_enclosing(outer, ctx, index)) {
 		drop_abandoned(thread, ctx, index);
 		outer = innermost(thread);
@@ -269,7 +308,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	if (function->memory_op == GP_VMM_RELEASE)
 		begin_release(call, function);
 	else if (ends_contexts(function))
-		begin_end(call, function);
+		begin_end(call, function, current_context(thread));
 	if (function->action) {
 		if (call->actions & (1 << (function->action & 3)))
 			call->flags |= GP_NESTED_ACTION;

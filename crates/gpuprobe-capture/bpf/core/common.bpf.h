@@ -324,6 +324,16 @@ static __always_inline bool read_stack(struct gp_call *call, __u32 bytes)
 	return !bpf_probe_read_user(call->stack.words, bytes, at);
 }
 
+/* A word of the program. */
+static __always_inline __u64 user_word(__u64 at, __u32 bytes, bool *failed)
+{
+	__u64 word = 0;
+
+	if (bpf_probe_read_user(&word, bytes == 4 ? 4 : 8, (void *)at))
+		*failed = true;
+	return word;
+}
+
 /* The value of an argument that the call has saved; false if there is none. */
 static __always_inline bool argument(const struct gp_call *call, struct gp_arg_loc loc, __u64 *value)
 {

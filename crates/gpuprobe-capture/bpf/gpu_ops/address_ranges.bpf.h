@@ -154,7 +154,7 @@ static __always_inline void end_ranges(const struct gp_call *call, const struct 
 		argument(call, function->size_a, &bytes);
 		change_range(call, address, bytes, true, function->memory_op == GP_VMM_MAP);
 	} else if (function->action == GP_ALLOC && !(call->flags & GP_NESTED_ACTION) &&
-		   call->space != GP_SPACE_ARRAY) {
+		   call->space != GP_SPACE_ARRAY && !(function->flags & GP_OBJECT)) {
 		change_range(call, call->pointer, call->bytes, false, true);
 	}
 }

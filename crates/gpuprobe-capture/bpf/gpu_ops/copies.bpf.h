@@ -87,6 +87,63 @@ GP_GLOBAL_FUNC int read_struct(__u64 at, __u32 shape, struct copy *copy)
 	return !failed;
 }
 
+/* Sets the types of the two ends from a gp_copy_kind. */
+static __always_inline void set_types(struct copy *copy, __u32 kind)
+{
+	if (kind == GP_BY_ADDRESS || kind > GP_PEER) {
+		copy->source.type = copy->target.type = GP_TYPE_UNIFIED;
+		return;
+	}
+	copy->source.type = kind == GP_H2H || kind == GP_H2D ? GP_TYPE_HOST : GP_TYPE_DEVICE;
+	copy->target.type = kind == GP_H2H || kind == GP_D2H ? GP_TYPE_HOST : GP_TYPE_DEVICE;
+}
+
+/*
+ * One end in a struct of HIP: an address of the host, an address of the GPU and an array, of which one is
+ * set. The numbers of its types of memory are different in each release.
+ */
+static __always_inline struct end end_of_pointers(__u64 at, bool *failed)
+{
+	struct end end = {.address = user_word(at, 8, failed), .type = GP_TYPE_UNIFIED};
+
+	if (!end.address)
+		end.address = user_word(at + 8, 8, failed);
+	if (!end.address)
+		end.type = GP_TYPE_ARRAY;
+	return end;
+}
+
+GP_GLOBAL_FUNC int read_hip_struct(__u64 at, __u32 shape, struct copy *copy)
+{
+	bool failed = false, is_3d = shape == GP_COPY_HIP_3D;
+
+	if (!copy)
+		return 0;
+	copy->source = end_of_pointers(at + (is_3d ? 40 : 24), &failed);
+	copy->target = end_of_pointers(at + (is_3d ? 120 : 80), &failed);
+	return !failed;
+}
+
+/*
+ * hipMemcpy3DParms: an array or an address for each end, and the kind. The width is in elements if there is
+ * an array, whose size is not known, so such a copy is not read.
+ */
+GP_GLOBAL_FUNC int read_parms(__u64 at, struct copy *copy)
+{
+	bool failed = false;
+	__u32 kind;
+
+	if (!copy)
+		return 0;
+	kind = user_word(at + 152, 4, &failed);
+	set_types(copy, kind <= GP_D2D ? kind : GP_BY_ADDRESS);
+	copy->source.address = user_word(at + 32, 8, &failed);
+	copy->target.address = user_word(at + 96, 8, &failed);
+	if (user_word(at, 8, &failed) || user_word(at + 64, 8, &failed))
+		return 0;
+	return !failed;
+}
+
 /* An operand of an operation is an address or an array. */
 static __always_inline struct end operand(__u64 at, bool *failed)
 {
@@ -105,17 +162,6 @@ GP_GLOBAL_FUNC int read_operation(__u64 at, struct copy *copy)
 	copy->source = operand(at, &failed);
 	copy->target = operand(at + 40, &failed);
 	return !failed;
-}
-
-/* Sets the types of the two ends from a gp_copy_kind. */
-static __always_inline void set_types(struct copy *copy, __u32 kind)
-{
-	if (kind == GP_BY_ADDRESS || kind > GP_PEER) {
-		copy->source.type = copy->target.type = GP_TYPE_UNIFIED;
-		return;
-	}
-	copy->source.type = kind == GP_H2H || kind == GP_H2D ? GP_TYPE_HOST : GP_TYPE_DEVICE;
-	copy->target.type = kind == GP_H2H || kind == GP_D2H ? GP_TYPE_HOST : GP_TYPE_DEVICE;
 }
 
 /* One end of a copy after its address has been looked up. */
@@ -326,6 +372,14 @@ GP_GLOBAL_FUNC int end_copy(struct gp_thread *thread, struct gp_call *call,
 		break;
 	case GP_COPY_OPERATION:
 		is_read = read_operation(at, &copy) && described_bytes(call, function, &copy.bytes);
+		break;
+	case GP_COPY_HIP_2D:
+	case GP_COPY_HIP_3D:
+		is_read =
+		    read_hip_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);
+		break;
+	case GP_COPY_PARMS:
+		is_read = read_parms(at, &copy) && described_bytes(call, function, &copy.bytes);
 		break;
 	default:
 		is_read = read_struct(at, op->shape, &copy) && described_bytes(call, function, &copy.bytes);

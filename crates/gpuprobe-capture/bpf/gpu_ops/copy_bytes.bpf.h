@@ -6,19 +6,10 @@
 #ifndef GP_COPY_BYTES_BPF_H
 #define GP_COPY_BYTES_BPF_H
 
-#include "../core/common.bpf.h"
+#include "../memory/objects.bpf.h"
 
 /* the most operations that are counted per call */
 #define GP_MOST_COPIES 65536
-
-static __always_inline __u64 user_word(__u64 at, __u32 bytes, bool *failed)
-{
-	__u64 word = 0;
-
-	if (bpf_probe_read_user(&word, bytes == 4 ? 4 : 8, (void *)at))
-		*failed = true;
-	return word;
-}
 
 /* The product of the dimensions in one struct. */
 static __always_inline __u64 box_bytes(__u64 at, const struct gp_extent *extent, bool *failed)
@@ -103,7 +94,7 @@ static __always_inline void set_bytes_moved(struct gp_call *call, const struct g
 		/* if copies are counted, counting them also counts what could not be read */
 		if (!described_bytes(call, function, &bytes) && !function->op_desc.op_kind)
 			count_loss(GP_LOSS_UNREAD_GPU_OP);
-		call->bytes = bytes;
+		call->bytes = function->flags & GP_OBJECT ? times_pixel(call, function, bytes) : bytes;
 	}
 	call->bytes = plausible(call->bytes);
 }

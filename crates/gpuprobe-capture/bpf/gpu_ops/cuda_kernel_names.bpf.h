@@ -13,6 +13,15 @@
 /* how many bytes of a name are compared */
 #define GP_COMPARED_BYTES 64
 
+/* The upper bits that distinguish kernels of different names whose handle is the same, one after the other. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 131072); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct gp_live_key);
+	__type(value, __u64);
+} named_kernels SEC(".maps");
+
 struct gp_short_name {
 	struct gp_name_record head;
 	char text[GP_TEXT_SHORT];
@@ -113,6 +122,35 @@ static __always_inline __u32 words_pointing_to(__u64 object, __u64 text_address)
 	return matching.matches;
 }
 
+/* The tag of a kernel object: see `named_kernels`. */
+static __always_inline __u64 kernel_tag(const struct gp_call *call, __u64 handle)
+{
+	struct gp_live_key key = {.pointer = handle, .instance = call->instance, .tgid = call->tgid};
+	__u64 *tag = bpf_map_lookup_elem(&named_kernels, &key);
+
+	return tag ? *tag : 0;
+}
+
+/* Remembers a tag for a kernel object, which lives where another one with another name may have lived. */
+GP_OWN_FRAME void set_kernel_tag(const struct gp_call *call, __u64 handle, __u64 tag)
+{
+	struct gp_live_key key = {.pointer = handle, .instance = call->instance, .tgid = call->tgid};
+
+	if (bpf_map_update_elem(&named_kernels, &key, &tag, BPF_ANY))
+		count_loss(GP_LOSS_LOST_NAME);
+}
+
+/* The tag that belongs to a name. Two names have the same in one of 65,536 cases. */
+GP_OWN_FRAME __u64 tag_of_name(__u64 address)
+{
+	__u64 text[GP_COMPARED_BYTES / 8], sum = 0;
+
+	read_compared(text, address);
+	for (int i = 0; i < GP_COMPARED_BYTES / 8; i++)
+		sum = (sum ^ text[i]) * GP_SCRAMBLE;
+	return sum >> GP_KERNEL_TAG_BIT << GP_KERNEL_TAG_BIT;
+}
+
 /* Sends a name or an alias: a call that registers or looks up a CUDA kernel has succeeded. */
 GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_function *function)
 {
@@ -129,7 +167,16 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 		argument(call, function->cuda_kernel, &handle);
 	if (!handle)
 		return;
+	if (function->named_if && (!argument(call, function->device, &other) || (__u32)other != function->named_if))
+		return;
 	if (argument(call, function->alias, &other)) {
+		if (function->flags & GP_OBJECT) {
+			__u64 tag = kernel_tag(call, other);
+
+			set_kernel_tag(call, handle, tag);
+			handle |= tag;
+			other |= tag;
+		}
 		name_head(&head, call, GP_NAME_ALIAS, handle);
 		head.other = other;
 		if (bpf_ringbuf_output(&calls, &head, sizeof(head), BPF_RB_NO_WAKEUP))
@@ -140,6 +187,13 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 		address = call->out[0];
 	else
 		argument(call, function->name, &address);
+	if (function->flags & GP_OBJECT) {
+		other = tag_of_name(address);
+		set_kernel_tag(call, handle, other);
+		name_head(&head, call, GP_NAME_KNOWN, handle | other);
+		send_name(&head, address);
+		return;
+	}
 	name_head(&head, call, GP_NAME_KNOWN, handle);
 	/*
 	 * A handle that the program gives itself together with the name is a function of the program, not an

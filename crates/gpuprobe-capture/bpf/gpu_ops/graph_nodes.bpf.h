@@ -48,14 +48,15 @@ static __always_inline __u32 type_in_params(__u64 params)
 	return type;
 }
 
-static __always_inline void add_any_node(const struct gp_call *call, __u64 handle, __u64 params)
+static __always_inline void add_any_node(const struct gp_call *call, __u64 handle, __u64 params,
+					 __u32 kernel_at)
 {
 	struct gp_graph *graph;
 	__u64 child = 0;
 
 	switch (type_in_params(params)) {
 	case GP_NODE_KERNEL:
-		add_kernel_node(call, handle, params + GP_NODE_PARAMS);
+		add_kernel_node(call, handle, params + GP_NODE_PARAMS + kernel_at);
 		break;
 	case GP_NODE_GRAPH:
 		bpf_probe_read_user(&child, sizeof(child), (void *)(params + GP_NODE_PARAMS));

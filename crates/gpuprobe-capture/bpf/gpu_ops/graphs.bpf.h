@@ -158,13 +158,14 @@ GP_GLOBAL_FUNC int create_graph(const struct gp_call *call, __u64 handle, __u64 
 }
 
 /* A node of an executable graph got other parameters, which contain its type. */
-static __always_inline void set_exec_node(const struct gp_call *call, __u64 exec, __u64 node, __u64 params)
+static __always_inline void set_exec_node(const struct gp_call *call, __u64 exec, __u64 node, __u64 params,
+					  __u32 kernel_at)
 {
 	__u32 type = type_in_params(params);
 	__u64 child = 0;
 
 	if (type == GP_NODE_KERNEL) {
-		set_exec_kernel(call, exec, node, params + GP_NODE_PARAMS);
+		set_exec_kernel(call, exec, node, params + GP_NODE_PARAMS + kernel_at);
 	} else if (type == GP_NODE_GRAPH) {
 		bpf_probe_read_user(&child, sizeof(child), (void *)(params + GP_NODE_PARAMS));
 		set_exec_child(call, exec, node, child);
@@ -181,9 +182,11 @@ static __always_inline __u64 output_of(const struct gp_call *call)
 GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_function *function)
 {
 	__u64 graph = 0, other = 0, params = 0;
+	__u32 kernel_at;
 
 	if (!call || !function)
 		return 0;
+	kernel_at = function->op_desc.shape;
 	argument(call, function->op_desc.graph, &graph);
 	argument(call, function->op_desc.other, &other);
 	argument(call, function->op_desc.params, &params);
@@ -195,13 +198,13 @@ GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_
 		create_graph(call, output_of(call), graph);
 		break;
 	case GP_OP_ADD_KERNEL:
-		add_kernel_node(call, graph, params);
+		add_kernel_node(call, graph, params + kernel_at);
 		break;
 	case GP_OP_ADD_GRAPH:
 		add_child_node(call, graph, other);
 		break;
 	case GP_OP_ADD_NODE:
-		add_any_node(call, graph, params);
+		add_any_node(call, graph, params, kernel_at);
 		break;
 	case GP_OP_DESTROY_NODE:
 		destroy_node(call, graph);
@@ -218,17 +221,17 @@ GP_GLOBAL_FUNC int after_graph_call(const struct gp_call *call, const struct gp_
 			forget_contents(call, call->detail.graph.contents);
 		break;
 	case GP_OP_SET_KERNEL:
-		set_kernel(call, graph, params);
+		set_kernel(call, graph, params + kernel_at);
 		break;
 	case GP_OP_SET_NODE:
 		if (type_in_params(params) == GP_NODE_KERNEL)
-			set_kernel(call, graph, params + GP_NODE_PARAMS);
+			set_kernel(call, graph, params + GP_NODE_PARAMS + kernel_at);
 		break;
 	case GP_OP_EXEC_SET_KERNEL:
-		set_exec_kernel(call, graph, other, params);
+		set_exec_kernel(call, graph, other, params + kernel_at);
 		break;
 	case GP_OP_EXEC_SET_NODE:
-		set_exec_node(call, graph, other, params);
+		set_exec_node(call, graph, other, params, kernel_at);
 		break;
 	case GP_OP_EXEC_SET_GRAPH:
 		set_exec_child(call, graph, other, params);

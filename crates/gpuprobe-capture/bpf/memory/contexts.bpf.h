@@ -4,6 +4,10 @@
 #define GP_CONTEXTS_BPF_H
 
 #include "physical_memory.bpf.h"
+#include "objects.bpf.h"
+
+/* the address of the context of a GPU of HIP, besides its number: no address of a program */
+#define GP_DEVICE_CONTEXT (1ULL << 63)
 
 /* The context that a thread allocates in; 0 if it was made current before the probes were attached. */
 static __always_inline __u64 current_context(const struct gp_thread *thread)
@@ -110,13 +114,56 @@ static __always_inline void retain_primary(struct gp_call *call, const struct gp
 	__sync_fetch_and_add(&row->references, 1);
 }
 
+/*
+ * HIP has a context for each GPU. That of the first one, which threads use that have chosen none, has the
+ * address 0.
+ */
+static __always_inline __u64 device_context(__u32 device)
+{
+	return device ? GP_DEVICE_CONTEXT | device : 0;
+}
+
+/* The thread has chosen a GPU. */
+static __always_inline void set_device(struct gp_thread *thread, struct gp_call *call,
+				       const struct gp_function *function)
+{
+	__u32 device = device_argument(call, function);
+	struct gp_context *row;
+
+	if (device == GP_NO_DEVICE)
+		return;
+	set_context(thread, device_context(device));
+	row = context_of(known_context(process_of(call), device_context(device)));
+	if (row)
+		row->device = device + 1;
+}
+
+/* Everything on the GPU of the thread has ended. */
+static __always_inline void reset_device(struct gp_thread *thread, struct gp_call *call)
+{
+	struct gp_context *row = context_of(call->detail.ending.context);
+	__u32 device;
+
+	if (!row)
+		return;
+	device = row->device;
+	if (!end_context(call, call->detail.ending.context))
+		return;
+	row = context_of(known_context(process_of(call), current_context(thread)));
+	if (row)
+		row->device = device;
+}
+
 /* The number of the context that a call ends if it succeeds; 0 if none. */
-static __always_inline __u64 ending_context(const struct gp_call *call, const struct gp_function *function)
+static __always_inline __u64 ending_context(const struct gp_call *call, const struct gp_function *function,
+					    __u64 current)
 {
 	struct gp_context_key key = context_key(process_of(call), device_argument(call, function));
 	__u64 *primary, address = 0, number;
 	struct gp_context *row;
 
+	if (function->memory_op == GP_DEVICE_RESET)
+		return context_number_at(process_of(call), current);
 	if (function->memory_op == GP_CONTEXT_DESTROY) {
 		argument(call, function->pointer, &address);
 		return context_number_at(process_of(call), address);
@@ -135,12 +182,12 @@ static __always_inline __u64 ending_context(const struct gp_call *call, const st
  * A call may end a context. The context is marked at the entry, because its addresses may be reused before
  * the call returns.
  */
-GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *function)
+GP_OWN_FRAME void begin_end(struct gp_call *call, const struct gp_function *function, __u64 current)
 {
 	struct gp_context *row;
 
 	call->effect = GP_EFFECT_ENDING;
-	call->detail.ending.context = ending_context(call, function);
+	call->detail.ending.context = ending_context(call, function, current);
 	row = context_of(call->detail.ending.context);
 	if (row)
 		__sync_fetch_and_or(&row->flags,
@@ -159,7 +206,7 @@ static __always_inline void cancel_end(struct gp_call *call)
 static __always_inline bool ends_contexts(const struct gp_function *function)
 {
 	return function->memory_op == GP_CONTEXT_DESTROY || function->memory_op == GP_PRIMARY_RELEASE ||
-	       function->memory_op == GP_PRIMARY_RESET;
+	       function->memory_op == GP_PRIMARY_RESET || function->memory_op == GP_DEVICE_RESET;
 }
 
 /* The primary context of a GPU ends with its last reference. */
@@ -263,6 +310,15 @@ GP_OWN_FRAME void after_memory_op(struct gp_thread *thread, struct gp_call *call
 		return release_primary(call, function);
 	case GP_PRIMARY_RESET:
 		return reset_primary(call, function);
+	case GP_DEVICE_SET:
+		return set_device(thread, call, function);
+	case GP_DEVICE_RESET:
+		return reset_device(thread, call);
+	case GP_RETAIN_OBJECT:
+		retain_object(call, context);
+		return;
+	case GP_SHARE_OBJECT:
+		return share_object(call, call->result, context, 0);
 	case GP_DEVICE_IDENTITY:
 		return record_gpu_identity(call, function);
 	}

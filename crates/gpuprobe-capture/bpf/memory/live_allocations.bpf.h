@@ -7,6 +7,7 @@
 #define GP_LIVE_ALLOCATIONS_BPF_H
 
 #include "allocation_sites.bpf.h"
+#include "objects.bpf.h"
 
 static __always_inline struct gp_live_key live_key(const struct gp_call *call)
 {
@@ -109,6 +110,8 @@ static __always_inline __u64 size_at_return(const struct gp_call *call, const st
 {
 	__u64 a = 0, b = 1;
 
+	if (function->size_rule >= GP_SIZE_IMAGE)
+		return image_bytes(call, function);
 	if (function->size_rule >= GP_SIZE_ARRAY_2D)
 		return array_bytes(call, function);
 	if (function->size_rule != GP_SIZE_PITCH)
@@ -136,10 +139,18 @@ GP_OWN_FRAME void begin_free(struct gp_thread *thread, struct gp_call *call,
 	struct gp_context *row;
 	struct gp_live_key key;
 	struct gp_live *old;
-	__u64 since_ns;
+	__u64 since_ns, freed;
 
 	if (!argument(call, function->pointer, &call->pointer) || !call->pointer)
 		return;
+	if (function->flags & GP_OBJECT) {
+		freed = release_object(call, call->pointer);
+		if (!freed) {
+			call->effect = GP_EFFECT_KEPT;
+			return;
+		}
+		call->pointer = freed;
+	}
 	key = live_key(call);
 	old = bpf_map_lookup_elem(&live, &key);
 	if (!old || !memory)
@@ -219,6 +230,10 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 
 	if (!memory)
 		return;
+	if (call->effect == GP_EFFECT_KEPT && failed) {
+		call->effect = GP_EFFECT_NONE;
+		retain_object(call, call->pointer);
+	}
 	if (failed) {
 		/* failures of state-only probes are not counted */
 		__sync_fetch_and_add(&memory->failed_frees, call->reported);
@@ -228,7 +243,7 @@ GP_OWN_FRAME void end_free(struct gp_thread *thread, struct gp_call *call, bool 
 			call->bytes = 0;
 		return;
 	}
-	if (!call->pointer)
+	if (!call->pointer || call->effect == GP_EFFECT_KEPT)
 		return;
 	if (call->effect != GP_EFFECT_FREE) {
 		/* nor are frees of addresses that unprobed functions allocated */
@@ -298,6 +313,15 @@ static __always_inline void store_allocation(struct gp_call *call, struct gp_mem
 	annotate_live(call, memory, change_live_bytes(memory, row, call->space, call->bytes, 1));
 }
 
+/* Memory of a context whose GPU nobody has chosen is on the first one. */
+static __always_inline void use_first_device(__u64 context)
+{
+	struct gp_context *row = context_of(context);
+
+	if (row && !row->device)
+		row->device = 1;
+}
+
 /* `address` is that of the thread's current context. */
 GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 			    const struct gp_function *function, bool failed, __u64 address)
@@ -308,6 +332,10 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 		return;
 	if (failed) {
 		__sync_fetch_and_add(&memory->failed_allocations, 1);
+		call->bytes = 0;
+		return;
+	}
+	if (function->flags & GP_OBJECT && is_shared_object(call, function)) {
 		call->bytes = 0;
 		return;
 	}
@@ -328,7 +356,10 @@ GP_OWN_FRAME void end_alloc(struct gp_thread *thread, struct gp_call *call,
 	}
 	__sync_fetch_and_add(&memory->allocations, 1);
 	__sync_fetch_and_add(&memory->allocated_bytes, call->bytes);
-	store_allocation(call, memory, context_of_thread(thread, address));
+	address = context_of_thread(thread, address);
+	if (function->flags & GP_FIRST_DEVICE)
+		use_first_device(address);
+	store_allocation(call, memory, address);
 }
 
 #endif

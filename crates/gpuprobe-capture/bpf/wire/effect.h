@@ -39,6 +39,8 @@ enum gp_effect : __u8 {
 	/* a copy that did not call the CUDA driver; sets no member */
 	GP_EFFECT_NO_DRIVER_CALL,
 	GP_EFFECT_DEVICE,
+	/* a free that gave up one of several references; sets no member */
+	GP_EFFECT_KEPT,
 };
 
 /* An allocation: the live bytes of the process after it, and the bytes of what it replaced. */

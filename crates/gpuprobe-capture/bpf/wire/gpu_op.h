@@ -61,6 +61,10 @@ enum gp_launch_shape : __u8 {
 	GP_LAUNCH_DIM3,
 	/* a struct that begins with the six dimensions */
 	GP_LAUNCH_CONFIG,
+	/* as GP_LAUNCH_WORDS, with a grid that is counted in threads */
+	GP_LAUNCH_THREADS,
+	/* global and local sizes, which the pointee has */
+	GP_LAUNCH_SIZES,
 	/* a list of structs, one per GPU: those of the CUDA driver, and those of the CUDA runtime */
 	GP_LAUNCH_LIST,
 	GP_LAUNCH_RUNTIME_LIST,
@@ -79,6 +83,10 @@ enum gp_copy_shape : __u8 {
 	/* one operation struct, or a list of them */
 	GP_COPY_OPERATION,
 	GP_COPY_OPERATIONS,
+	/* structs of HIP: which pointer is set tells where an end is. And a struct with a cudaMemcpyKind. */
+	GP_COPY_HIP_2D,
+	GP_COPY_HIP_3D,
+	GP_COPY_PARMS,
 };
 
 /* The direction of a copy; in the order of CopyDirection in gpuprobe-event. */
@@ -110,7 +118,10 @@ enum gp_host_memory : __u8 {
 
 /* The GPU operation of a function, and the locations of its arguments. */
 struct gp_op_desc {
-	/* gp_op; gp_launch_shape or gp_copy_shape */
+	/*
+	 * gp_op; gp_launch_shape or gp_copy_shape; for nodes of graphs, where the parameters of a kernel
+	 * have its handle
+	 */
 	__u8 op_kind;
 	__u8 shape;
 	/* gp_copy_kind */

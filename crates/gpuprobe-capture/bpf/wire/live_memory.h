@@ -104,6 +104,21 @@ struct gp_live_key {
 	__u32 reserved;
 };
 
+/*
+ * A memory object that has more than one reference, that shares the memory of another object, or that is an
+ * image. Other objects have no entry.
+ */
+struct gp_object {
+	/* references besides the first */
+	__u64 others;
+	/* the object whose memory it shares; it has a reference to it */
+	__u64 parent;
+	/* bytes of a pixel */
+	__u32 pixel;
+	/* it has no memory of its own */
+	__u32 shares;
+};
+
 /* Bits that mark a 64-bit number. */
 enum gp_bit {
 	/* gp_live.since_ns: freed, and kept for the next allocation at this address */
@@ -112,6 +127,8 @@ enum gp_bit {
 	 * the number of a context: memory of a GPU that is in no context; the low bits are the GPU's number
 	 */
 	GP_OF_DEVICE_BIT = 63,
+	/* from here on: the tag of a kernel object, see `named_kernels` */
+	GP_KERNEL_TAG_BIT = 48,
 	/* the number of a context: tensors on a GPU; the low bits are the GPU's number */
 	GP_OF_TENSORS_BIT = 62,
 };

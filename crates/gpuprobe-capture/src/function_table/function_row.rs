@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use gpuprobe_event::catalogue::{Arg, Pointee, ResultKind, UNIQUE_ID};
+use gpuprobe_event::catalogue::{Arg, KernelHandles, Pointee, ResultKind, SIZES, UNIQUE_ID};
 use gpuprobe_event::decode::{
     LIST_ENTRY, MAX_POINTEE, launch_list, out_reads, stack_words, struct_arg, text_arg,
 };
@@ -30,7 +30,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if is_status(f) {
         row.flags |= number::FUNCTION_STATUS;
     }
-    if f.roles.out_is_result || f.roles.func_is_result {
+    if f.returns_what_it_makes() {
         row.flags |= number::FUNCTION_OUTPUT_IS_RESULT;
     }
     if f.roles.error_out.is_some() {
@@ -55,15 +55,25 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         row.pointee = pointer_loc(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(UNIQUE_ID).unwrap_or(u8::MAX);
     }
+    sizes_of_launch(f, &mut row);
     text(f, &mut row);
     names(f, &mut row);
     action(f, &mut row);
+    if !f.api.row().behind_loader.is_empty() {
+        row.flags |= number::FUNCTION_MAY_REPEAT;
+    }
+    if f.uses_objects() {
+        row.flags |= number::FUNCTION_OBJECT;
+    }
     row.op_desc = op_desc(f, counted);
     if f.class == Class::Launch && collect == Collect::Count {
         counted_launch(&mut row, counted);
     }
-    if f.name.ends_with("_ptsz") || f.name.ends_with("_ptds") {
+    if ["_ptsz", "_ptds", "_spt"].iter().any(|suffix| f.name.ends_with(suffix)) {
         row.flags |= number::FUNCTION_PER_THREAD;
+    }
+    if row.action == number::ACTION_ALLOC && f.api == Api::Hip {
+        row.flags |= number::FUNCTION_FIRST_DEVICE;
     }
     if f.roles.asynchronous {
         row.flags |= number::FUNCTION_ASYNC;
@@ -150,6 +160,17 @@ pub(crate) fn device_call_row(f: &Function, collect: Collect) -> gp_function {
     }
 }
 
+/// Sets where a launch has the lists of its sizes, and how many dimensions they have.
+fn sizes_of_launch(f: &Function, row: &mut gp_function) {
+    if let Some((global, Pointee::Sizes)) = f.pointee {
+        row.flags |= number::FUNCTION_SIZES;
+        row.pointee = arg_loc(f.arg(Some(global)));
+        row.pointee_bytes = u8::try_from(SIZES).unwrap_or(u8::MAX);
+        row.size_a = arg_loc(f.arg(f.roles.dimensions));
+        row.size_b = arg_loc(f.arg(f.roles.local));
+    }
+}
+
 /// Sets where a text is read through an argument.
 fn text(f: &Function, row: &mut gp_function) {
     if let Some(position) = text_arg(f) {
@@ -197,8 +218,7 @@ fn names(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
         row.cuda_kernel = arg_loc(f.arg(roles.func));
-        // the handles of hooked launch functions are no objects of the CUDA driver, in which a name could be found
-        if f.api != Api::Hook {
+        if f.api.row().kernels != KernelHandles::Named {
             row.flags |= number::FUNCTION_LAUNCH;
         }
     }
@@ -209,6 +229,10 @@ fn names(f: &Function, row: &mut gp_function) {
     row.cuda_kernel = arg_loc(f.arg(roles.named));
     row.name = arg_loc(f.arg(roles.name));
     row.alias = arg_loc(f.arg(roles.alias));
+    if let Some((position, wanted)) = roles.only_if {
+        row.device = arg_loc(f.arg(Some(position)));
+        row.named_if = wanted;
+    }
     if roles.func_out.is_some() {
         row.flags |= number::FUNCTION_HANDLE_IS_OUT;
     }
@@ -231,7 +255,9 @@ fn action(f: &Function, row: &mut gp_function) {
     match f.class {
         Class::Alloc if row.outs > 0 || roles.out_is_result => {
             row.action = number::ACTION_ALLOC;
-            if roles.desc.is_some() {
+            if roles.format.is_some() {
+                image_size(f, row);
+            } else if roles.desc.is_some() {
                 array_size(f, row);
             } else if roles.pitch_out.is_some() {
                 row.size_rule = number::SIZE_PITCH;
@@ -258,7 +284,7 @@ fn action(f: &Function, row: &mut gp_function) {
             row.action = number::ACTION_MOVE;
             moved(f, row);
         }
-        Class::Vmm | Class::Context | Class::Device => operation(f, row),
+        Class::Vmm | Class::Context | Class::Device | Class::Reference => operation(f, row),
         _ => {}
     }
 }
@@ -295,7 +321,11 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
         (Class::Context, "retain") => number::MEMORY_PRIMARY_RETAIN,
         (Class::Context, "release") => number::MEMORY_PRIMARY_RELEASE,
         (Class::Context, "reset") => number::MEMORY_PRIMARY_RESET,
+        (Class::Reference, "retain") => number::MEMORY_RETAIN_OBJECT,
+        (Class::Reference, "share") => number::MEMORY_SHARE_OBJECT,
         (Class::Device, "uuid" | "pci") => number::MEMORY_DEVICE_IDENTITY,
+        (Class::Device, "set_device") => number::MEMORY_DEVICE_SET,
+        (Class::Device, "reset_device") => number::MEMORY_DEVICE_RESET,
         (Class::Tensor, "change") => number::MEMORY_TENSOR_CHANGE,
         (Class::Tensor, "out_of_memory") => number::TENSOR_OUT_OF_MEMORY,
         _ => 0,
@@ -304,14 +334,14 @@ pub(crate) fn operation_of(f: &Function) -> u8 {
 
 /// Whether calls of a function change the current context, or destroy one. Allocations are counted by context.
 pub fn changes_contexts(f: &Function) -> bool {
-    f.class == Class::Context && operation_of(f) != 0
+    operation_of(f) != 0 && (f.class == Class::Context || (f.class == Class::Device && !identifies_gpus(f)))
 }
 
 /// Whether calls of a function change what is known about an address that may be copied from or to.
 pub fn changes_addresses(f: &Function) -> bool {
     match f.class {
-        // an array has a handle, and no address
-        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array),
+        // an array or another object has a handle, and no address
+        Class::Alloc | Class::Free => f.roles.space != Some(Space::Array) && !f.uses_objects(),
         Class::HostRegister | Class::HostUnregister => true,
         Class::Vmm => operation_of(f) != 0,
         _ => false,
@@ -343,6 +373,18 @@ fn array_size(f: &Function, row: &mut gp_function) {
     }
 }
 
+/// Sets how the size of an image follows from its format, and from its description or its sides.
+fn image_size(f: &Function, row: &mut gp_function) {
+    let roles = &f.roles;
+    row.size_a = arg_loc(f.arg(roles.format));
+    row.size_rule = number::SIZE_IMAGE;
+    if roles.desc.is_none() {
+        row.size_rule = number::SIZE_IMAGE_SIDES;
+        row.size_b = arg_loc(f.arg(roles.width));
+        row.extent.dimensions = if roles.levels.is_some() { 3 } else { 2 };
+    }
+}
+
 /// Sets a size that is one argument, or width times height.
 fn size(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
@@ -359,7 +401,12 @@ fn size(f: &Function, row: &mut gp_function) {
 /// Sets a size that is in an extent, a struct or a list, or else in plain arguments.
 fn moved(f: &Function, row: &mut gp_function) {
     let roles = &f.roles;
-    if roles.extent.is_some() {
+    if roles.region.is_some() {
+        row.size_rule = number::SIZE_BOX;
+        row.size_a = arg_loc(f.arg(roles.region));
+        row.extent = gp_extent { offset: 0, word: 8, dimensions: 3, stride: 24 };
+        row.pointer = arg_loc(f.arg(roles.image));
+    } else if roles.extent.is_some() {
         row.size_rule = number::SIZE_EXTENT;
         row.size_a = arg_loc(f.arg(roles.extent));
     } else if roles.sizes.is_some() {
@@ -379,13 +426,15 @@ fn moved(f: &Function, row: &mut gp_function) {
 /// Where the structs that describe copies have their dimensions.
 fn described(ty: &str) -> Option<gp_extent> {
     let (offset, word, dimensions, stride) = match ty.trim_start_matches("const ").trim_end_matches('*') {
-        "CUDA_MEMCPY2D" => (112, 8, 2, 128),
+        "CUDA_MEMCPY2D" | "hip_Memcpy2D" => (112, 8, 2, 128),
         "CUDA_MEMCPY2D_v1" => (84, 4, 2, 96),
         "CUDA_MEMCPY3D" | "CUDA_MEMCPY3D_PEER" => (176, 8, 3, 200),
         "CUDA_MEMCPY3D_v1" => (128, 4, 3, 144),
-        "CUDA_MEMCPY3D_BATCH_OP" | "cudaMemcpy3DBatchOp" => (80, 8, 3, 112),
-        "cudaMemcpy3DParms" => (128, 8, 3, 160),
-        "cudaMemcpy3DPeerParms" => (144, 8, 3, 168),
+        "CUDA_MEMCPY3D_BATCH_OP" | "cudaMemcpy3DBatchOp" | "hipMemcpy3DBatchOp" => (80, 8, 3, 112),
+        "HIP_MEMCPY3D" => (160, 8, 3, 184),
+        "HIP_MEMCPY3D_5" => (112, 4, 3, 128),
+        "cudaMemcpy3DParms" | "hipMemcpy3DParms" => (128, 8, 3, 160),
+        "cudaMemcpy3DPeerParms" | "hipMemcpy3DPeerParms" => (144, 8, 3, 168),
         _ => return None,
     };
     Some(gp_extent { offset, word, dimensions, stride })
@@ -408,7 +457,10 @@ pub(crate) fn makes_several_copies(f: &Function) -> bool {
 fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
     let ends_contexts = matches!(
         row.memory_op,
-        number::MEMORY_CONTEXT_DESTROY | number::MEMORY_PRIMARY_RELEASE | number::MEMORY_PRIMARY_RESET
+        number::MEMORY_CONTEXT_DESTROY
+            | number::MEMORY_PRIMARY_RELEASE
+            | number::MEMORY_PRIMARY_RESET
+            | number::MEMORY_DEVICE_RESET
     );
     let bytes = if ends_contexts {
         // the memory that ended with the context, by kind, takes the place of arguments on the stack

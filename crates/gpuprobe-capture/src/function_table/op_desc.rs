@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use gpuprobe_event::catalogue::{Arg, ArgKind};
+use gpuprobe_event::decode::is_runtime_list;
 use gpuprobe_event::{Api, Class, Direction, Function};
 
 use crate::function_table::arg_loc::arg_loc;
@@ -33,6 +34,9 @@ pub(crate) fn op_desc(f: &Function, counted: CountedOps) -> gp_op_desc {
         params: arg_loc(f.arg(roles.params)),
         ..gp_op_desc::default()
     };
+    if op >= number::OP_GRAPH_CREATE {
+        desc.shape = kernel_at(f.arg(roles.params));
+    }
     match op {
         number::OP_LAUNCH => launch(f, &mut desc),
         number::OP_COPY => copy(f, &mut desc),
@@ -69,23 +73,29 @@ fn is_capture_op(op: u8) -> bool {
     (number::OP_STREAM_DESTROY..=number::OP_CAPTURE_END).contains(&op)
 }
 
-/// The number of the operation; 0 for none. Copies, captures and graphs are followed in the CUDA driver, which every
-/// library calls; launches, also of graphs, in the first probed call. Functions that the user has named may not call
-/// the CUDA driver at all.
+/// The number of the operation; 0 for none. Copies, captures and graphs are followed in the API that does the work; launches, also of graphs, in the first probed call. Functions that the user has named may not call
+/// such an API at all.
 fn op_of(f: &Function) -> u8 {
     let op = f.roles.op.unwrap_or_default();
-    match (f.class, f.api, op) {
-        (Class::Launch, Api::Driver | Api::Runtime | Api::Hook, _) => number::OP_LAUNCH,
-        (Class::GraphLaunch, Api::Driver | Api::Runtime, _) => number::OP_GRAPH_LAUNCH,
-        (Class::Memcpy, Api::Driver | Api::Hook, _) => number::OP_COPY,
-        (Class::Memset, Api::Driver | Api::Hook, _) => number::OP_MEMSET,
-        (Class::Sync, Api::Driver | Api::Hook, _) if f.roles.stream.is_some() => number::OP_SYNC_STREAM,
-        (Class::Sync, Api::Driver | Api::Hook, _) => number::OP_SYNC_ALL,
-        (Class::Stream, Api::Driver, "destroy") => number::OP_STREAM_DESTROY,
-        (Class::Stream, Api::Driver, "wait_event") => number::OP_EVENT_WAIT,
-        (Class::Event, Api::Driver, "record") => number::OP_EVENT_RECORD,
-        (Class::Event, Api::Driver, "destroy") => number::OP_EVENT_DESTROY,
-        (Class::Graph | Class::GraphCapture, Api::Driver, op) => graph_op(op),
+    let is_hooked = f.api == Api::Hook;
+    let does_work = f.api.does_work();
+    match (f.class, op) {
+        (Class::Launch, _) if f.api.launches() || is_hooked => number::OP_LAUNCH,
+        (Class::GraphLaunch, _) if f.api.launches() => number::OP_GRAPH_LAUNCH,
+        (Class::Memcpy, _) if does_work || is_hooked => number::OP_COPY,
+        (Class::Memset, _) if does_work || is_hooked => number::OP_MEMSET,
+        (Class::Sync, _) if does_work || is_hooked => {
+            if f.roles.stream.is_some() {
+                number::OP_SYNC_STREAM
+            } else {
+                number::OP_SYNC_ALL
+            }
+        }
+        (Class::Stream, "destroy") if does_work => number::OP_STREAM_DESTROY,
+        (Class::Stream, "wait_event") if does_work => number::OP_EVENT_WAIT,
+        (Class::Event, "record") if does_work => number::OP_EVENT_RECORD,
+        (Class::Event, "destroy") if does_work => number::OP_EVENT_DESTROY,
+        (Class::Graph | Class::GraphCapture, op) if does_work => graph_op(op),
         _ => 0,
     }
 }
@@ -116,6 +126,14 @@ fn graph_op(op: &str) -> u8 {
     }
 }
 
+/// Where the parameters of a kernel node have the handle of the kernel.
+fn kernel_at(params: Option<&Arg>) -> u8 {
+    if params.is_some_and(|params| params.ty.contains("hip")) { HIP_KERNEL_AT } else { 0 }
+}
+
+/// In hipKernelNodeParams the dimensions of a block, and a pointer, are in front of it.
+const HIP_KERNEL_AT: u8 = 24;
+
 /// Sets where a launch has its dimensions.
 fn launch(f: &Function, desc: &mut gp_op_desc) {
     let roles = &f.roles;
@@ -127,16 +145,21 @@ fn launch(f: &Function, desc: &mut gp_op_desc) {
     };
     desc.shared = arg_loc(f.arg(roles.shared));
     if roles.params.is_some() {
-        let of_runtime = f.api == Api::Runtime;
-        desc.shape = if of_runtime { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
+        desc.shape = if is_runtime_list(f) { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
     } else if roles.config.is_some() {
         desc.shape = number::LAUNCH_CONFIG;
+    } else if roles.global.is_some() {
+        desc.shape = number::LAUNCH_SIZES;
     } else if f.arg(roles.grid.or(roles.block)).is_some_and(is_dim3) {
         desc.shape = number::LAUNCH_DIM3;
         desc.grid = words(arg_loc(f.arg(roles.grid)));
         desc.block = words(arg_loc(f.arg(roles.block)));
     } else if roles.plane.is_some() {
         desc.grid = integers(roles.plane, 2);
+    } else if roles.threads.is_some() {
+        desc.shape = number::LAUNCH_THREADS;
+        desc.grid = integers(roles.threads, 3);
+        desc.block = integers(roles.block, 3);
     } else {
         desc.grid = integers(roles.grid, 3);
         desc.block = integers(roles.block, 3);
@@ -191,7 +214,8 @@ fn copy(f: &Function, desc: &mut gp_op_desc) {
         _ => number::COPY_BY_ADDRESS,
     };
     let described_by = f.arg(roles.params).map_or("", |arg| arg.ty);
-    desc.shape = match (described_by.contains("BATCH_OP"), roles.count.is_some()) {
+    let is_operation = described_by.contains("BATCH_OP") || described_by.contains("BatchOp");
+    desc.shape = match (is_operation, roles.count.is_some()) {
         (true, true) => number::COPY_OPERATIONS,
         (true, false) => number::COPY_OPERATION,
         (false, true) => number::COPY_BATCH,
@@ -212,6 +236,9 @@ fn structure(ty: &str) -> u8 {
         "CUDA_MEMCPY2D_v1" => number::COPY_2D_OLD,
         "CUDA_MEMCPY3D" | "CUDA_MEMCPY3D_PEER" => number::COPY_3D,
         "CUDA_MEMCPY3D_v1" => number::COPY_3D_OLD,
+        "hip_Memcpy2D" | "HIP_MEMCPY3D_5" => number::COPY_HIP_2D,
+        "HIP_MEMCPY3D" => number::COPY_HIP_3D,
+        "hipMemcpy3DParms" => number::COPY_PARMS,
         _ => number::COPY_LINEAR,
     }
 }
@@ -278,6 +305,26 @@ mod tests {
         }
         assert_eq!(of(Api::Driver, "cuMemcpy3DPeer").copy_kind, fixed("P2P"));
         assert_eq!(of(Api::Driver, "cuMemcpy2D").shape, number::COPY_2D_OLD);
+    }
+
+    #[test]
+    fn hip_launches_and_copies_by_its_own_structs() {
+        let hip = |name| op_desc(catalogue().lookup(Api::Hip, Some(7), name).unwrap(), ALL);
+        let (register, stack) = (number::ARG_IN_REGISTER, number::ARG_ON_STACK);
+        let in_threads = hip("hipExtModuleLaunchKernel");
+        assert_eq!(in_threads.shape, number::LAUNCH_THREADS);
+        assert_eq!(shown(&in_threads.grid), [(register, 1), (register, 2), (register, 3)]);
+        assert_eq!(shown(&in_threads.block), [(register, 4), (register, 5), (stack, 0)]);
+        assert_eq!(hip("hipModuleLaunchKernel").shape, number::LAUNCH_USUAL);
+        assert_eq!(hip("hipLaunchKernel_spt").shape, number::LAUNCH_DIM3);
+        let lists = ["hipLaunchCooperativeKernelMultiDevice", "hipModuleLaunchCooperativeKernelMultiDevice"];
+        assert_eq!(lists.map(|name| hip(name).shape), [number::LAUNCH_RUNTIME_LIST, number::LAUNCH_LIST]);
+        let old = catalogue().lookup(Api::Hip, Some(5), "hipDrvMemcpy3D").unwrap();
+        let copies = [op_desc(old, ALL).shape, hip("hipDrvMemcpy3D").shape, hip("hipMemcpy3D").shape];
+        assert_eq!(copies, [number::COPY_HIP_2D, number::COPY_HIP_3D, number::COPY_PARMS]);
+        let nodes = ["hipGraphAddKernelNode", "hipGraphAddNode", "hipGraphExecKernelNodeSetParams"];
+        assert_eq!(nodes.map(|name| hip(name).shape), [HIP_KERNEL_AT; 3]);
+        assert_eq!(of(Api::Driver, "cuGraphAddKernelNode_v2").shape, 0);
     }
 
     #[test]

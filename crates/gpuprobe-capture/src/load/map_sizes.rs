@@ -74,7 +74,8 @@ fn entries(map: MapName, config: &CaptureConfig) -> Option<u32> {
         MapName::Calls => config.ring_bytes,
         MapName::PythonStacks if config.finds_sites() || config.stacks => PYTHON_BYTES,
         MapName::AgentBatches if config.gpu_time => AGENT_BYTES,
-        MapName::Live => config.live_entries,
+        MapName::Live | MapName::Objects => config.live_entries,
+        MapName::NamedKernels => config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL),
         MapName::Physical | MapName::Handles | MapName::Mapped => {
             config.live_entries.div_ceil(ALLOCATIONS_PER_PHYSICAL)
         }

@@ -213,6 +213,7 @@ impl ProbeBench {
             id: FileId { dev: 0, inode: 0 },
             opened: None,
             kind: Api::Driver,
+            is_behind_loader: false,
             soname: String::new(),
             cuda_major: None,
             is_static: false,

@@ -3,7 +3,7 @@
 
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{
-    Allocation, Api, Call, Class, CopyPart, DeviceTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
+    Allocation, Call, Class, CopyPart, DeviceTime, Effect, Free, MemoryAmount, Replaced, Space, Transfer,
 };
 
 use crate::wire::{gp_call, gp_copied, gp_part, number};
@@ -19,7 +19,7 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
         if let Effect::Transfer(transfer) = &mut call.effect
             && raw.flags & number::CALL_CAPTURED == 0
         {
-            transfer.copied = (call.api == Api::Driver).then_some(raw.bytes);
+            transfer.copied = call.api.does_work().then_some(raw.bytes);
         }
         return;
     }
@@ -37,6 +37,8 @@ pub(crate) fn apply_effect(call: &mut Call, raw: &gp_call) {
                 ..allocation(raw, space(raw.space))
             });
         }
+        // it gave up one of several references
+        (Class::Free, _) if raw.effect == number::EFFECT_KEPT => {}
         (Class::Free | Class::HostUnregister, effect) => {
             *effect = Effect::Free(free(raw, raw.effect == number::EFFECT_FREE));
         }

@@ -7,10 +7,10 @@ use std::mem::offset_of;
 use std::sync::Arc;
 
 use gpuprobe_discover::{ProcessMaps, StackEnd, container_named};
-use gpuprobe_event::catalogue::{Pointee, ResultKind};
+use gpuprobe_event::catalogue::{KernelHandles, Pointee, ResultKind};
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::decode::{
-    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, UNIQUE_ID, Words, arguments, effect, error_name, launch_list,
+    LIST_ENTRY, MAX_OUTS, MAX_POINTEE, SIZES, UNIQUE_ID, Words, arguments, effect, error_name, launch_list,
     launched, output_error, status, stream,
 };
 use gpuprobe_event::driver::Version;
@@ -137,10 +137,11 @@ impl Decoder {
 
     /// Adds a file that calls will come from, and the word in which its handles have their names, if it is known.
     pub(crate) fn add_library(&mut self, number: LibraryNumber, api: Api, name_word: Option<u16>) {
-        self.drivers.insert(number, api == Api::Driver);
+        let has_names = api.row().kernels == KernelHandles::Objects;
+        self.drivers.insert(number, has_names);
         let drivers: Vec<_> = self.drivers.iter().filter(|(_, is)| **is).map(|(number, _)| *number).collect();
         self.kernels.set_drivers(&drivers);
-        if let Some(word) = name_word.filter(|_| api == Api::Driver) {
+        if let Some(word) = name_word.filter(|_| has_names) {
             self.kernels.trust(number, word);
         }
     }
@@ -403,6 +404,7 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
         Some((_, Pointee::Struct(layout))) => usize::from(layout.bytes),
         Some((_, Pointee::Text)) => MAX_POINTEE,
         Some((_, Pointee::UniqueId)) => UNIQUE_ID,
+        Some((_, Pointee::Sizes)) => SIZES,
         None if launch_list(function).is_some() => LIST_ENTRY,
         None => 0,
     };

@@ -220,7 +220,7 @@ impl TableReader {
     /// Removes the live allocations of exited processes, and returns how many there were.
     pub(crate) fn release_memory(&mut self, exited: &HashSet<ProcessKey>) -> Result<usize, CaptureError> {
         let live = remove_of::<gp_live_key>(&self.map(MapName::Live)?, exited)?;
-        for name in [MapName::Handles, MapName::Mapped] {
+        for name in [MapName::Handles, MapName::Mapped, MapName::Objects, MapName::NamedKernels] {
             remove_of::<gp_live_key>(&self.map(name)?, exited)?;
         }
         self.release_tensors(exited)?;

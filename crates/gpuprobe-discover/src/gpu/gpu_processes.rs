@@ -1,4 +1,4 @@
-//! Finds the processes that use GPUs: those that have a device file of a GPU open or a library of CUDA mapped.
+//! Finds the processes that use GPUs: those that have a device file of a GPU open or a GPU library mapped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,23 +33,24 @@ pub fn gpu_processes(proc_root: &Path) -> Vec<u32> {
     pids.sort_unstable();
     pids.retain(|pid| {
         let folder = proc_root.join(pid.to_string());
-        maps_cuda(&folder, *pid) || !device_minors(&folder).is_empty()
+        maps_gpu_library(&folder, *pid) || !device_minors(&folder).is_empty()
     });
     pids
 }
 
-fn maps_cuda(folder: &Path, pid: u32) -> bool {
-    maps_any(folder, pid, &[Api::Driver, Api::Runtime, Api::Nccl])
+fn maps_gpu_library(folder: &Path, pid: u32) -> bool {
+    // a monitor that asks NVML uses no GPU
+    maps_any(folder, pid, &|api| api.is_gpu_library() && api != Api::Nvml)
 }
 
 /// Whether a process has NCCL mapped.
 pub fn maps_nccl(proc_root: &Path, pid: u32) -> bool {
-    maps_any(&proc_root.join(pid.to_string()), pid, &[Api::Nccl])
+    maps_any(&proc_root.join(pid.to_string()), pid, &|api| api == Api::Nccl)
 }
 
-fn maps_any(folder: &Path, pid: u32, apis: &[Api]) -> bool {
+fn maps_any(folder: &Path, pid: u32, is_wanted: &dyn Fn(Api) -> bool) -> bool {
     let Ok(text) = read_maps(folder, pid) else { return false };
-    let is_one = |path: &Path| Api::of_name(path).is_some_and(|api| apis.contains(&api));
+    let is_one = |path: &Path| Api::of_name(path).is_some_and(is_wanted);
     executable_files(&text).iter().any(|mapping| is_one(&mapping.file.path))
 }
 

@@ -73,8 +73,9 @@ impl Contents {
             return Some((SkipCause::HiddenRuntime, reason.into()));
         }
         // an old library of a framework has none of the functions of the catalogue
-        if self.libraries.is_empty() && Api::of_name(path).is_some_and(|api| api != Api::Framework) {
-            let reason = "has the name of a CUDA library but none of its functions";
+        let is_named = Api::of_name(path).is_some_and(Api::is_gpu_library) && !Api::is_behind_loader(path);
+        if self.libraries.is_empty() && is_named {
+            let reason = "has the name of a GPU library but none of its functions";
             return Some((SkipCause::NoFunctions, reason.into()));
         }
         None
@@ -227,13 +228,14 @@ fn contents(
         soname,
         cuda_major,
         is_static,
+        is_behind_loader: Api::is_behind_loader(path),
         may_stall: file.may_stall,
         functions,
     };
     let mut found = Vec::new();
     if let Some(kind) = kind {
         let functions = functions(&elf, &|name| kind.owns(name), &[Table::Dynamic])?;
-        let has_proof = match kind.proofs() {
+        let has_proof = match kind.row().proofs {
             [] => !functions.is_empty(),
             proofs => count_of(&functions, proofs) > 0,
         };
@@ -241,7 +243,7 @@ fn contents(
             let base = path.file_name().unwrap_or_default();
             let soname = soname.clone().unwrap_or_else(|| base.to_string_lossy().into_owned());
             let major = major_of(soname.as_bytes()).or_else(|| major_of(base.as_bytes()));
-            let major = major.filter(|_| kind == Api::Runtime);
+            let major = major.filter(|_| kind.row().has_majors);
             found.push(library(kind, soname, major, false, functions));
         }
     }

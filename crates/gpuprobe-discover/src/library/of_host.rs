@@ -272,7 +272,7 @@ mod tests {
             [
                 "not an ELF file",
                 "a folder, not a regular file",
-                "has the name of a CUDA library but none of its functions"
+                "has the name of a GPU library but none of its functions"
             ]
         );
     }

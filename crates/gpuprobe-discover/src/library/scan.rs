@@ -1,4 +1,4 @@
-//! The result of a scan, and the names of CUDA libraries and their functions.
+//! The result of a scan, and the names of GPU libraries and their functions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use gpuprobe_event::{Api, catalogue};
 use crate::access::{FileId, OpenedFile};
 use crate::skipped::Skipped;
 
-/// One CUDA library in one file. A file can contain two: libnccl has a runtime linked in.
+/// One GPU library in one file. A file can contain two: libnccl has a runtime linked in.
 #[derive(Clone, Debug)]
 pub struct Library {
     /// The path shown to people; inside a container, the container's path.
@@ -23,9 +23,11 @@ pub struct Library {
     pub kind: Api,
     /// DT_SONAME, or `libcudart_static`.
     pub soname: String,
-    /// Only for the runtime.
+    /// Only for libraries whose signatures depend on it.
     pub cuda_major: Option<u32>,
     pub is_static: bool,
+    /// A loader of this API calls it.
+    pub is_behind_loader: bool,
     /// Its file system may not answer when the Linux kernel reads the file to attach probes.
     pub may_stall: bool,
     /// Sorted by offset, then by name.
@@ -75,21 +77,22 @@ pub(crate) const STATIC_RUNTIME: &str = "libcudart_static";
 /// The names of the libraries of each family and of their functions.
 pub(crate) trait Names: Sized {
     fn of_name(path: &Path) -> Option<Self>;
+    /// Whether the name is that of a library that a loader calls.
+    fn is_behind_loader(path: &Path) -> bool;
     fn owns(self, name: &[u8]) -> bool;
-    fn proofs(self) -> &'static [&'static str];
 }
 
 /// The library family of a function on a stack, and its exported name; the file name if the function is not known. Only
 /// functions of the catalogue count outside of the libraries themselves: the runtime may be linked into a program.
 pub fn gpu_api_of(module: Option<&str>, function: Option<&str>) -> Option<(Api, String)> {
     let library = module.and_then(|module| Api::of_name(Path::new(module)));
-    let library = library.filter(|api| *api != Api::Framework);
+    let library = library.filter(|api| api.is_gpu_library());
     if let Some(function) = function {
         let name = function.as_bytes();
         let is_it = |api: &Api| api.owns(name);
         let owner = library.filter(is_it).or_else(|| {
             let known = |api: &Api| catalogue().lookup(*api, None, function).is_some();
-            [Api::Driver, Api::Runtime, Api::Nccl, Api::Nvml].into_iter().filter(is_it).find(known)
+            Api::gpu_libraries().filter(is_it).find(known)
         });
         if let Some(api) = owner {
             return Some((api, function.to_owned()));
@@ -102,61 +105,42 @@ impl Names for Api {
     /// By file name: `libcuda.so.1`, `libcudart-9df6d2b8.so.12` (auditwheel), but not `libcudadevrt.a` or
     /// `libcudart_static.a`.
     fn of_name(path: &Path) -> Option<Self> {
-        let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
-        let (stem, version) = name.split_at(find(name, b".so")?);
-        if !matches!(version.get(3), None | Some(b'.')) {
-            return None;
-        }
-        // auditwheel and delocate add a hash to the stem.
-        let plain = &stem[..hash_start(stem).unwrap_or(stem.len())];
-        match plain {
-            b"libcuda" => Some(Self::Driver),
-            b"libcudart" => Some(Self::Runtime),
-            b"libnvidia-ml" => Some(Self::Nvml),
-            b"libnccl" => Some(Self::Nccl),
-            b"libc10" => Some(Self::Framework),
-            _ => None,
-        }
+        let plain = plain_stem(path)?;
+        let is_it = |library: &&str| library.as_bytes() == plain;
+        Self::ALL.into_iter().find(|api| {
+            let row = api.row();
+            row.libraries.iter().chain(row.behind_loader).any(is_it)
+        })
+    }
+
+    fn is_behind_loader(path: &Path) -> bool {
+        let is_it = |library: &&str| Some(library.as_bytes()) == plain_stem(path);
+        Self::ALL.into_iter().any(|api| api.row().behind_loader.iter().any(is_it))
     }
 
     /// Whether a symbol is part of this library's API. The capital letter after the prefix distinguishes `cuInit`
     /// from `cudaFree`, and both from `cuda_helper` of a program. The library of a framework has thousands of functions,
-    /// so only those of the catalogue count.
+    /// so only those of the catalogue count; so do C++ functions of any library.
     fn owns(self, name: &[u8]) -> bool {
-        if self == Self::Framework {
+        let prefixes = self.row().prefixes;
+        if prefixes.is_empty() || name.starts_with(b"_Z") {
             let is_known = |name| catalogue().lookup(self, None, name).is_some();
             return str::from_utf8(name).is_ok_and(is_known);
         }
-        let prefixes: &[&[u8]] = match self {
-            Self::Driver => &[b"cu"],
-            Self::Runtime => &[b"cuda", b"__cuda"],
-            Self::Nvml => &[b"nvml"],
-            Self::Nccl => &[b"nccl", b"pnccl"],
-            // functions of the Linux kernel, or of any library
-            Self::Kernel | Self::Hook | Self::Framework => &[],
-        };
-        let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(*prefix));
+        let rest = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix.as_bytes()));
         // `cudaMalloc.cold` and similar symbols are parts of functions.
         rest.is_some_and(|rest| {
             rest.first().is_some_and(u8::is_ascii_uppercase)
                 && rest.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_')
         })
     }
+}
 
-    /// A real library exports at least one of these; if there are none, one that it owns.
-    fn proofs(self) -> &'static [&'static str] {
-        match self {
-            Self::Driver => {
-                &["cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuMemAlloc_v2", "cuLaunchKernel"]
-            }
-            Self::Runtime => {
-                &["cudaMalloc", "cudaFree", "cudaLaunchKernel", "cudaGetDeviceCount", "cudaRuntimeGetVersion"]
-            }
-            Self::Nvml => &["nvmlInit", "nvmlInit_v2", "nvmlShutdown"],
-            Self::Nccl => &["ncclGetVersion", "ncclCommInitRank", "ncclAllReduce"],
-            Self::Kernel | Self::Hook | Self::Framework => &[],
-        }
-    }
+/// `libcudart-9df6d2b8.so.12` -> `libcudart`: the name without what auditwheel and delocate add to it.
+fn plain_stem(path: &Path) -> Option<&[u8]> {
+    let name = path.file_name().map_or(&b""[..], OsStr::as_bytes);
+    let (stem, version) = name.split_at(find(name, b".so")?);
+    matches!(version.get(3), None | Some(b'.')).then(|| &stem[..hash_start(stem).unwrap_or(stem.len())])
 }
 
 /// `libcudart.so.11.0` -> 11, `libcudart-9df6d2b8.so.12.4.127` -> 12.
@@ -195,6 +179,7 @@ mod tests {
         assert_eq!(kind("libnvidia-ml.so.1"), Some(Api::Nvml));
         assert_eq!(kind("libnccl.so.2"), Some(Api::Nccl));
         assert_eq!(kind("libc10.so"), Some(Api::Framework));
+        assert_eq!(kind("libamdhip64.so.7"), Some(Api::Hip));
         assert_eq!(kind("libc10_cuda.so"), None);
         for name in [
             "libcudart_static.a",
@@ -222,6 +207,9 @@ mod tests {
         assert!(!Api::Runtime.owns(b"cuda_helper"));
         assert!(!Api::Runtime.owns(b"cudaMalloc.cold"));
         assert!(Api::Nccl.owns(b"pncclAllReduce"));
+        assert!(Api::Hip.owns(b"__hipRegisterFunction") && !Api::Hip.owns(b"hiprtcCompileProgram"));
+        let launch = b"_Z24hipExtModuleLaunchKernelP18ihipModuleSymbol_tjjjjjjmP12ihipStream_tPPvS4_P11ihipEvent_tS6_j";
+        assert!(Api::Hip.owns(launch) && !Api::Hip.owns(b"_Z22hipCreateSomething"));
         assert!(Api::Framework.owns(b"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"));
         assert!(!Api::Framework.owns(b"_ZN3c1021memoryProfilingEnabledEv"));
     }

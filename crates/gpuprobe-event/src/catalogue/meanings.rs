@@ -3,9 +3,8 @@
 use std::sync::LazyLock;
 
 use super::Api;
+use super::vendor::VENDORS;
 use crate::table::sections;
-
-const TABLE: &str = include_str!("../../catalogue/meanings.tbl");
 
 /// Codes in ascending order with their meanings, one list per [`Api::ALL`].
 static MEANINGS: LazyLock<[Vec<(i64, &'static str)>; Api::ALL.len()]> = LazyLock::new(|| {
@@ -31,7 +30,7 @@ fn names(apis: &str, api: Api) -> bool {
 
 /// Header, code and meaning of every row.
 fn rows() -> impl Iterator<Item = (&'static str, i64, &'static str)> {
-    sections(TABLE).into_iter().flat_map(|(apis, body)| {
+    VENDORS.iter().flat_map(|vendor| sections(vendor.meanings)).flat_map(|(apis, body)| {
         body.into_iter().filter_map(move |line| {
             let (code, words) = line.split_once(' ')?;
             Some((apis, code.parse().ok()?, words))
@@ -42,21 +41,13 @@ fn rows() -> impl Iterator<Item = (&'static str, i64, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue;
     use crate::table::lines;
-
-    const ENUMS: [(Api, &str); 4] = [
-        (Api::Driver, "CUresult"),
-        (Api::Runtime, "cudaError_t"),
-        (Api::Nvml, "nvmlReturn_t"),
-        (Api::Nccl, "ncclResult_t"),
-    ];
 
     #[test]
     fn every_failure_has_a_meaning_and_every_meaning_a_failure() {
-        for (api, name) in ENUMS {
-            let codes: Vec<i64> =
-                catalogue().enum_table(name).unwrap().values().iter().map(|v| v.0).collect();
+        for (api, table) in Api::ALL.into_iter().filter_map(|api| Some((api, api.statuses()?))) {
+            let name = table.name;
+            let codes: Vec<i64> = table.values().iter().map(|v| v.0).collect();
             // the enum of NCCL ends with the number of results, which is not a result
             let is_error = |code: &&i64| **code != 0 && !(api == Api::Nccl && **code == 9);
             let missing: Vec<_> =
@@ -70,8 +61,9 @@ mod tests {
 
     #[test]
     fn every_line_is_read_and_no_code_occurs_twice() {
-        let headers = lines(TABLE).filter(|l| l.starts_with('['));
-        assert_eq!(rows().count() + headers.count(), lines(TABLE).count());
+        let all: Vec<_> = VENDORS.iter().flat_map(|vendor| lines(vendor.meanings)).collect();
+        let headers = all.iter().filter(|l| l.starts_with('['));
+        assert_eq!(rows().count() + headers.count(), all.len());
         for api in Api::ALL {
             let list = &MEANINGS[api as usize];
             assert!(list.windows(2).all(|pair| pair[0].0 < pair[1].0), "{api}");

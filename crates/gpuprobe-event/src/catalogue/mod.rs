@@ -1,78 +1,30 @@
-//! The catalogue: one row per function signature of libcuda, libcudart, NVML and NCCL, and of the functions by which
-//! frameworks report tensors.
+//! The catalogue: one row per function signature of the libraries in the table of APIs ([`Api::row`]), and of the
+//! functions by which frameworks report tensors.
 //!
 //! The tables in `catalogue/` are compiled in as text and parsed once. Prototypes, types, enums and struct layouts
-//! are generated from the public headers; `roles.tbl` and `framework.tbl` are maintained by hand. The location of an argument at entry
+//! are generated from the public headers; the tables of roles, meanings and frameworks are maintained by hand. The location of an argument at entry
 //! follows from its type by the calling convention ([`abi`]), so no table repeats it.
 
 pub mod abi;
+mod api;
 mod meanings;
 mod parse_tables;
 mod roles;
 mod types;
+mod vendor;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
-use serde::{Deserialize, Serialize};
-
 pub use abi::ArgLoc;
+pub use api::{Api, ApiRow, KernelHandles, Position};
 pub use meanings::meaning;
 pub use roles::{Class, Direction, Roles, Space};
 pub use types::{ArgKind, EnumTable, Field, StructLayout};
 pub(crate) use types::{COPY_KIND, DIM3};
+pub use vendor::Vendor;
 
 use crate::ids::FunctionId;
-
-/// The library families whose functions are in the catalogue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Api {
-    /// libcuda.so.1
-    Driver,
-    /// libcudart, shared or static
-    Runtime,
-    /// libnvidia-ml.so.1
-    Nvml,
-    /// libnccl.so.2
-    Nccl,
-    /// The Linux kernel: system calls on the NVIDIA devices, and functions of the kernel modules.
-    Kernel,
-    /// Any library: functions that the user has hooked.
-    Hook,
-    /// Libraries of frameworks that have their own memory allocators: libc10 of PyTorch.
-    Framework,
-}
-
-impl Api {
-    pub const ALL: [Self; 7] =
-        [Self::Driver, Self::Runtime, Self::Nvml, Self::Nccl, Self::Kernel, Self::Hook, Self::Framework];
-
-    /// The word in traces and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Runtime => "runtime",
-            Self::Nvml => "nvml",
-            Self::Nccl => "nccl",
-            Self::Kernel => "kernel",
-            Self::Hook => "hook",
-            Self::Framework => "framework",
-        }
-    }
-
-    /// The inverse of [`Api::as_str`].
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|a| a.as_str() == name)
-    }
-}
-
-impl fmt::Display for Api {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
 
 /// What a function returns.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -134,7 +86,12 @@ pub enum Pointee {
     Text,
     /// The unique id of a communicator.
     UniqueId,
+    /// The sizes of a launch: three global ones and three local ones. Those that are not given are 0.
+    Sizes,
 }
+
+/// Bytes of the sizes of a launch.
+pub const SIZES: usize = 48;
 
 /// Bytes of the unique id of a communicator.
 pub const UNIQUE_ID: usize = 128;
@@ -167,6 +124,25 @@ pub struct Function {
 }
 
 impl Function {
+    /// Whether the address that it allocates, frees or uses is the handle of an object with a count of references, and
+    /// not where the memory is.
+    pub fn uses_objects(&self) -> bool {
+        let roles = &self.roles;
+        let is_made = roles.out_is_result && self.result_type == "cl_mem";
+        let names_kernels = roles.only_if.is_some() || (roles.func_is_result && self.api != Api::Hook);
+        is_made
+            || names_kernels
+            || roles.image.is_some()
+            || matches!(roles.op, Some("retain" | "release" | "share"))
+    }
+
+    /// Whether its result is what it made, so that NULL means that it failed.
+    pub fn returns_what_it_makes(&self) -> bool {
+        let roles = &self.roles;
+        let has_error = roles.error_out.is_some() && self.result == ResultKind::Pointer;
+        roles.out_is_result || roles.func_is_result || (has_error && self.api != Api::Hook)
+    }
+
     /// The argument of a role.
     pub fn arg(&self, index: Option<u8>) -> Option<&Arg> {
         self.args.as_ref()?.get(usize::from(index?))
@@ -174,12 +150,13 @@ impl Function {
 
     /// Whether a library of this CUDA version (`12.9`) exports this signature.
     pub fn in_version(&self, version: &str) -> bool {
-        parse_tables::version_in(self.versions, version)
+        self.api.row().vendor.version_in(self.versions, version)
     }
 
     /// Whether some release of this major version has this signature. Rows of the CUDA driver apply to every version.
     fn in_major(&self, major: u32) -> bool {
-        parse_tables::VERSIONS
+        let versions = self.api.row().vendor.versions;
+        versions
             .iter()
             .filter(|v| v.split('.').next().and_then(|m| m.parse().ok()) == Some(major))
             .any(|v| self.in_version(v))

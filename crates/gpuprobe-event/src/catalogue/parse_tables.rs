@@ -5,35 +5,20 @@ use std::sync::RwLock;
 
 use super::roles::{Class, Roles};
 use super::types::{ArgKind, Types};
+use super::vendor::VENDORS;
 use super::{Api, Arg, ArgLoc, Catalogue, Function, MAX_POINTEE, Pointee, ResultKind, abi};
 use crate::ids::FunctionId;
-use crate::table::{in_ranges, lines};
-
-/// The CUDA releases whose headers the tables were generated from, in order.
-pub(crate) const VERSIONS: [&str; 7] = ["11.8", "12.0", "12.4", "12.8", "12.9", "13.0", "13.4"];
-
-const TABLES: [(Api, &str); 6] = [
-    (Api::Driver, include_str!("../../catalogue/driver.tbl")),
-    (Api::Runtime, include_str!("../../catalogue/runtime.tbl")),
-    (Api::Nvml, include_str!("../../catalogue/nvml.tbl")),
-    (Api::Nccl, include_str!("../../catalogue/nccl.tbl")),
-    (Api::Kernel, include_str!("../../catalogue/kernel.tbl")),
-    (Api::Framework, include_str!("../../catalogue/framework.tbl")),
-];
+use crate::table::lines;
 
 /// Class and role words by base name.
 type RoleTable = HashMap<&'static str, (Class, &'static str)>;
 
 pub(crate) fn load() -> Catalogue {
-    let types = Types::parse(
-        include_str!("../../catalogue/types.tbl"),
-        include_str!("../../catalogue/enums.tbl"),
-        include_str!("../../catalogue/structs.tbl"),
-    );
-    let roles = parse_roles(include_str!("../../catalogue/roles.tbl"));
+    let types = Types::parse();
+    let roles = parse_roles();
     let mut functions = Vec::new();
-    for (api, table) in TABLES {
-        for line in lines(table) {
+    for api in Api::ALL {
+        for line in lines(api.row().functions) {
             let id = FunctionId(u32::try_from(functions.len()).unwrap_or(u32::MAX));
             functions.extend(parse_function(id, api, line, &types, &roles));
         }
@@ -44,10 +29,10 @@ pub(crate) fn load() -> Catalogue {
     catalogue
 }
 
-fn parse_roles(table: &'static str) -> RoleTable {
+fn parse_roles() -> RoleTable {
     let mut class = Class::Other;
     let mut roles = RoleTable::new();
-    for line in lines(table) {
+    for line in VENDORS.iter().flat_map(|vendor| lines(vendor.roles)) {
         if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
             class = Class::from_name(name).unwrap_or(Class::Other);
         } else {
@@ -70,12 +55,7 @@ pub(crate) fn parse_function(
     let (result_type, args) = (columns.next()?, columns.next()?);
     let mut args = if args == "?" { None } else { Some(parse_args(args, result_type, types)?) };
     let base = base_name(name);
-    let default_class = match api {
-        Api::Nvml => Class::Nvml,
-        Api::Kernel => Class::Driver,
-        _ => Class::Other,
-    };
-    let (class, words) = roles.get(base).copied().unwrap_or((default_class, ""));
+    let (class, words) = roles.get(base).copied().unwrap_or((api.row().class, ""));
     let roles = Roles::resolve(words, args.as_deref().unwrap_or_default());
     let made = args.as_mut().zip(roles.made).and_then(|(args, made)| args.get_mut(usize::from(made)));
     if let Some(made) = made {
@@ -112,6 +92,9 @@ fn pointee(roles: &Roles, args: &[Arg], types: &Types) -> Option<(u8, Pointee)> 
     if let Some(id) = id {
         return Some((id, Pointee::UniqueId));
     }
+    if let Some(global) = roles.global {
+        return Some((global, Pointee::Sizes));
+    }
     let is_text = |position: &u8| arg(*position).is_some_and(|arg| arg.ty == "const char*");
     let count = u8::try_from(args.len()).ok()?;
     described.or_else(|| {
@@ -129,6 +112,7 @@ fn result_kind(ty: &'static str, types: &Types) -> ResultKind {
         "errno" => ResultKind::Errno,
         "char" | "unsigned int" | "int" => ResultKind::Int,
         ty if ty.ends_with('*') => ResultKind::Pointer,
+        ty if types.is_handle(ty) => ResultKind::Pointer,
         ty => types.enum_table(ty).map_or(ResultKind::Void, ResultKind::Status),
     }
 }
@@ -155,17 +139,23 @@ fn parse_args(list: &'static str, result_type: &str, types: &Types) -> Option<Ve
     )
 }
 
+/// Suffixes of variants: per-thread default streams in CUDA and HIP, and structs of other releases in HIP.
+const SUFFIXES: [&str; 5] = ["_ptsz", "_ptds", "_spt", "R0600", "R0000"];
+
 /// The name without the suffixes of its variants.
 pub(crate) fn base_name(name: &str) -> &str {
-    let name = name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds")).unwrap_or(name);
+    let name = c_plus_plus_name(name).unwrap_or(name);
+    let name = SUFFIXES.iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
     match name.rfind("_v") {
         Some(at) if name.len() > at + 2 && name[at + 2..].bytes().all(|b| b.is_ascii_digit()) => &name[..at],
         _ => name,
     }
 }
 
-/// Whether a range column such as `11.8,12.4-13.0` includes a version.
-pub(crate) fn version_in(ranges: &str, version: &str) -> bool {
-    let rank = |v: &str| VERSIONS.iter().position(|known| *known == v);
-    rank(version).is_some_and(|wanted| in_ranges(ranges, wanted, rank))
+/// The name in a mangled name of a C++ function outside of namespaces, such as `_Z24hipExtModuleLaunchKernelP...`.
+fn c_plus_plus_name(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix("_Z")?;
+    let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+    let length: usize = rest[..digits].parse().ok()?;
+    rest.get(digits..digits + length)
 }

@@ -39,7 +39,7 @@ classes! {
     Interop = "interop", LaunchConfig = "launch_config", LinkJit = "link_jit",
     LogicalEndpoint = "logical_endpoint", ManagedHint = "managed_hint", MemQuery = "mem_query",
     Nvml = "nvml", Occupancy = "occupancy", P2p = "p2p", Peer = "peer", Profiler = "profiler",
-    Register = "register", StreamMemop = "stream_memop", Texture = "texture",
+    Reference = "reference", Map = "map", Register = "register", StreamMemop = "stream_memop", Texture = "texture",
     VmmMulticast = "vmm_multicast", Driver = "driver", Scheduler = "scheduler", Tensor = "tensor", Other = "other",
 }
 
@@ -195,6 +195,20 @@ pub struct Roles {
     /// One dim3, or three integers from this argument on.
     pub grid: Option<u8>,
     pub block: Option<u8>,
+    /// Three integers from this argument on: the whole grid in threads, of which blocks are a part.
+    pub threads: Option<u8>,
+    /// The number of dimensions of a launch whose sizes are in lists: the global sizes, and the local ones or NULL.
+    pub dimensions: Option<u8>,
+    pub global: Option<u8>,
+    pub local: Option<u8>,
+    /// A list of three sizes: bytes or pixels of a row, rows, planes.
+    pub region: Option<u8>,
+    /// The image whose pixels a region counts.
+    pub image: Option<u8>,
+    /// The format of the pixels of an image.
+    pub format: Option<u8>,
+    /// The call gives a name only if this argument has this value.
+    pub only_if: Option<(u8, u16)>,
     /// Two integers from this argument on: a grid whose block size was set before.
     pub plane: Option<u8>,
     /// Bytes per counted element, for memsets that count elements.
@@ -218,6 +232,9 @@ pub struct Roles {
     pub scope: Option<&'static str>,
 }
 
+/// The word for the result of a function.
+const RETURN: &str = "return";
+
 impl Roles {
     /// Resolves the role words of a function against the arguments of one signature.
     pub(crate) fn resolve(words: &'static str, args: &[Arg]) -> Self {
@@ -231,6 +248,11 @@ impl Roles {
                 roles.asynchronous |= word == "async";
                 continue;
             };
+            if value == RETURN {
+                roles.out_is_result |= role == "out";
+                roles.func_is_result |= role == "func_out";
+                continue;
+            }
             if let Some(argument) = roles.argument(role) {
                 *argument = position(value);
                 continue;
@@ -242,6 +264,10 @@ impl Roles {
                 "direction" => roles.direction = Some(Direction::from_role(value)),
                 "jumps_to" => roles.jumps_to = Some(value),
                 "scope" => roles.scope = Some(value),
+                "if" => {
+                    let (argument, wanted) = value.split_once(':').unwrap_or_default();
+                    roles.only_if = position(argument).zip(wanted.parse().ok());
+                }
                 _ => {}
             }
         }
@@ -289,8 +315,17 @@ impl Roles {
             "id" => &mut self.id,
             "alias" => &mut self.alias,
             "grid" => &mut self.grid,
+            "threads" => &mut self.threads,
             "block" => &mut self.block,
             "plane" => &mut self.plane,
+            "dimensions" => &mut self.dimensions,
+            "global" => &mut self.global,
+            "local" => &mut self.local,
+            "region" => &mut self.region,
+            "image" => &mut self.image,
+            "format" => &mut self.format,
+            "waits" => &mut self.waits,
+            "error" => &mut self.error_out,
             _ => return None,
         })
     }

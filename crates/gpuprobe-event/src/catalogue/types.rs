@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::vendor::VENDORS;
 use crate::table::{lines, sections};
 
 /// How the raw words of an argument are read and shown.
@@ -55,12 +56,17 @@ impl EnumTable {
     }
 
     pub fn name_of(&self, value: i64) -> Option<&'static str> {
-        if self.name == "cudaMemcpyKind" {
+        if ["cudaMemcpyKind", "hipMemcpyKind"].contains(&self.name) {
             // the short form is common, and the CUDA driver's function names contain it
             return usize::try_from(value).ok().and_then(|v| COPY_KINDS.get(v)).copied();
         }
         let at = self.values.binary_search_by_key(&value, |v| v.0).ok()?;
         Some(self.values[at].1)
+    }
+
+    /// The value with this name.
+    pub fn number_of(&self, name: &str) -> Option<i64> {
+        self.values.iter().find(|value| value.1 == name).map(|value| value.0)
     }
 
     /// All values, in ascending order.
@@ -104,15 +110,19 @@ pub(crate) struct Types {
 }
 
 impl Types {
-    /// Parses `types.tbl`, `enums.tbl` and `structs.tbl`. The result is leaked and lives as long as the program.
-    pub(crate) fn parse(types: &'static str, enums: &'static str, structs: &'static str) -> Self {
-        let scalars = lines(types)
+    /// Parses the tables of all vendors. The result is leaked and lives as long as the program.
+    pub(crate) fn parse() -> Self {
+        let scalars = VENDORS
+            .iter()
+            .flat_map(|vendor| lines(vendor.types))
             .filter_map(|l| {
                 let mut columns = l.split(" | ");
                 Some((columns.next()?, (columns.next()?, columns.next()?.parse().ok()?)))
             })
             .collect();
-        Self { scalars, enums: parse_enums(enums), layouts: parse_structs(structs) }
+        let enums = VENDORS.iter().flat_map(|vendor| parse_enums(vendor.enums)).collect();
+        let layouts = VENDORS.iter().flat_map(|vendor| parse_structs(vendor.structs)).collect();
+        Self { scalars, enums, layouts }
     }
 
     pub(crate) fn enum_table(&self, name: &str) -> Option<&'static EnumTable> {
@@ -121,6 +131,11 @@ impl Types {
 
     pub(crate) fn layout(&self, name: &str) -> Option<&'static StructLayout> {
         self.layouts.get(name).copied()
+    }
+
+    /// Whether a type is an opaque handle.
+    pub(crate) fn is_handle(&self, name: &str) -> bool {
+        self.scalars.get(name).is_some_and(|(kind, _)| *kind == "handle")
     }
 
     /// How an argument of this type and name is read; `None` for an unknown type.

@@ -263,15 +263,9 @@ fn errors_contain_no_control_characters() {
 }
 
 #[test]
-fn the_example_hook_files_are_valid() {
-    for (file, text) in [
-        ("opencl.toml", include_str!("../../../../examples/hooks/opencl.toml")),
-        ("hip.toml", include_str!("../../../../examples/hooks/hip.toml")),
-    ] {
-        let mut hooks = Hooks::default();
-        hooks.parse(file, text).unwrap_or_else(|error| panic!("{error}"));
-        for class in [Class::Alloc, Class::Free, Class::Memcpy, Class::Launch, Class::Sync] {
-            assert!(hooks.classes().any(|known| known == class), "{file} has no {class}");
-        }
-    }
+fn the_example_hook_file_is_valid() {
+    let mut hooks = Hooks::default();
+    let text = include_str!("../../../../examples/hooks/cublas.toml");
+    hooks.parse("cublas.toml", text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(hooks.libraries().len(), 8);
 }

@@ -21,8 +21,7 @@ use crate::decode::status;
 use crate::effect::{Effect, GraphContents, GraphLaunch};
 use crate::errno;
 use crate::event::{
-    Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent,
-    XidProcess, is_failure,
+    Call, Event, Evidence, LossEvent, Name, Outcome, ProcessChange, ProcessEvent, Value, XidEvent, XidProcess,
 };
 use crate::ids::{Tgid, Tid};
 use crate::loss::LossCause;
@@ -244,7 +243,7 @@ impl Earlier {
         let status = ret.filter(|ret| match known {
             Some(f) => status(f, ret.cast_unsigned()).is_some(),
             // a hooked function may return any value
-            None if api == Api::Hook => has_error && is_failure(*ret),
+            None if api == Api::Hook => has_error && api.is_failure(*ret),
             // nothing is known about a function of the Linux kernel, except that errors are negative
             None => api != Api::Kernel || errno::is_error(*ret),
         });
@@ -290,8 +289,7 @@ impl Earlier {
             class,
             status,
             // the status of an ioctl is not the return value of the call
-            error: text(object, "error", most::NAME)
-                .filter(|_| status.is_some_and(is_failure) || matches!(api, Api::Kernel | Api::Hook)),
+            error: text(object, "error", most::NAME).filter(|_| api.may_have_failed(status)),
             args: object.get("args").and_then(Json::as_object).map(|o| arguments(o, known)),
             stream: hex_field(object, "stream"),
             driver: effect_fields::driver_time(object),

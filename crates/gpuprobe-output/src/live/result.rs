@@ -2,7 +2,7 @@
 
 use gpuprobe_event::catalogue::{EnumTable, ResultKind};
 use gpuprobe_event::counters::CopyDirection;
-use gpuprobe_event::{Api, Call, Class, DeviceTime, Effect, Free, Outcome, Value, catalogue, meaning};
+use gpuprobe_event::{Api, Call, Class, DeviceTime, Effect, Free, Outcome, Value, meaning};
 
 use super::arguments;
 use super::line_parts::{PLAIN, RED};
@@ -18,20 +18,7 @@ pub(super) struct Results {
 
 impl Results {
     pub(super) fn new(color: bool) -> Self {
-        let statuses = Api::ALL.map(|api| {
-            let name = match api {
-                Api::Driver => "CUresult",
-                Api::Runtime => "cudaError_t",
-                Api::Nvml => "nvmlReturn_t",
-                Api::Nccl => "ncclResult_t",
-                // errors of these carry their names
-                Api::Kernel | Api::Hook => return None,
-                // its functions are not traced
-                Api::Framework => return None,
-            };
-            catalogue().enum_table(name)
-        });
-        Self { color, statuses }
+        Self { color, statuses: Api::ALL.map(Api::statuses) }
     }
 
     /// ` = cudaSuccess <101.2us> [driver 3 calls 12.1us]`
@@ -63,7 +50,9 @@ impl Results {
         out.push_str(" = ");
         out.push_str(begin);
         // a status of the NVIDIA kernel module has a name, but is not the number that the call returned
-        if self.status(out, call, status) && call.status.is_some() {
+        let number = call.status.or_else(|| self.separate_status(call));
+        if self.status(out, call, status) && number.is_some() {
+            let status = number.unwrap_or(status);
             out.push_str(" (");
             push_signed(out, status);
             if let Some(words) = meaning(call.api, status) {
@@ -73,6 +62,11 @@ impl Results {
             out.push(')');
         }
         out.push_str(end);
+    }
+
+    /// The number of an error that a call did not return but wrote.
+    fn separate_status(&self, call: &Call) -> Option<i64> {
+        self.statuses[call.api as usize]?.number_of(call.error.as_deref()?)
     }
 
     /// Appends `before` and the returned value; nothing for a function that returns nothing.
@@ -108,7 +102,7 @@ impl Results {
 
     /// Appends the name of a status. Without a name it appends the number and returns false.
     pub(super) fn status(&self, out: &mut String, call: &Call, status: i64) -> bool {
-        let table = self.statuses[call.api as usize];
+        let table = self.statuses[call.api as usize].filter(|_| call.status.is_some());
         if let Some(name) = table.and_then(|t| t.name_of(status)) {
             out.push_str(name);
             return true;

@@ -4,6 +4,11 @@
 
 #include "../cuda_types.h"
 
+/* The workloads of HIP are the same programs, with its names. */
+#ifdef STANDIN_HIP
+#include "hip_names.h"
+#endif
+
 int cudaMalloc(void **devPtr, size_t size);
 int cudaMallocPitch(void **devPtr, size_t *pitch, size_t width, size_t height);
 int cudaMalloc3D(struct cudaPitchedPtr *pitchedDevPtr, struct cudaExtent extent);

@@ -29,6 +29,17 @@ void ran(unsigned int row, unsigned long launches);
 void check(int result, const char *what);
 #define CHECK(call) check(call, #call)
 
+/* Each launch function has its own kernel, and launches it once more often than the previous function. */
+#define LAUNCH_BY(name, made, call)                                                                          \
+	do {                                                                                                 \
+		unsigned int row;                                                                            \
+		void *f = kernel_of("door_" #name, &row);                                                    \
+		for (unsigned int i = 0; i < row + 2; i++)                                                   \
+			CHECK(call);                                                                         \
+		ran(row, (row + 2) * (made));                                                                \
+	} while (0)
+
+void run_launch_functions(void);
 void run_graphs(void);
 void run_counted(unsigned int threads, unsigned long launches);
 

@@ -7,6 +7,20 @@
 /* executable graphs that exist one after the other */
 #define SUCCESSORS 200
 
+#ifdef STANDIN_HIP
+/* hipKernelNodeParams. HIP has no other handle in place of the function, and no conditional nodes. */
+struct kernel_params {
+	unsigned int block[3];
+	void **extra;
+	void *function;
+	unsigned int grid[3];
+	void **params;
+	unsigned int shared;
+};
+_Static_assert(sizeof(struct kernel_params) == 64, "hipKernelNodeParams");
+#define OTHER_HANDLE function
+#define CONDITIONAL_NODES 0
+#else
 /* CUDA_KERNEL_NODE_PARAMS: a function, or a CUkernel in its place */
 struct kernel_params {
 	void *function;
@@ -15,6 +29,9 @@ struct kernel_params {
 	void *kernel, *context;
 };
 _Static_assert(sizeof(struct kernel_params) == 72, "CUDA_KERNEL_NODE_PARAMS");
+#define OTHER_HANDLE kernel
+#define CONDITIONAL_NODES 1
+#endif
 
 enum { NODE_KERNEL = 0, NODE_MEMSET = 2, NODE_CHILD = 4, NODE_CONDITIONAL = 13 };
 
@@ -113,7 +130,7 @@ static void *add_kernel(void *graph, unsigned int k, int by_type, struct content
 
 	if (by_type) {
 		/* the CUkernel counts if there is no function */
-		params.kernel.kernel = kernels[k];
+		params.kernel.OTHER_HANDLE = kernels[k];
 		CHECK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &params));
 	} else {
 		params.kernel.function = kernels[k];
@@ -155,8 +172,10 @@ static void run_changed_nodes(void *child, const struct contents *of_child)
 	CHECK(cuGraphCreate(&graph, 0));
 	first = add_kernel(graph, 0, 0, &contents);
 	second = add_kernel(graph, 1, 1, &contents);
-	CHECK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &params));
-	contents.conditional = 1;
+	if (CONDITIONAL_NODES) {
+		CHECK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &params));
+		contents.conditional = 1;
+	}
 	params.kernel = (struct kernel_params){.function = kernels[2]};
 	CHECK(cuGraphKernelNodeSetParams_v2(first, &params.kernel));
 	contents.runs[0]--;

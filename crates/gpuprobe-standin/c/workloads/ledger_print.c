@@ -4,8 +4,16 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const function_names[FUNCTIONS] = {
+/* The names of the calls; those of CUDA find the inner calls. */
+static const char *const cuda_names[FUNCTIONS] = {
 #define X(name) #name,
+    LEDGER_FUNCTIONS(X)
+#undef X
+};
+
+#define NAME(function) #function
+static const char *const function_names[FUNCTIONS] = {
+#define X(name) NAME(name),
     LEDGER_FUNCTIONS(X)
 #undef X
 };
@@ -109,7 +117,7 @@ static void print_driver_calls(FILE *out, const struct totals *sum)
 
 	for (int f = 0; f < FUNCTIONS; f++) {
 		if (f != F_cudaMemcpy && f != F_cudaMemcpyAsync && sum->calls[f])
-			count_driver(counts, inner_of(function_names[f], ""), sum->calls[f]);
+			count_driver(counts, inner_of(cuda_names[f], ""), sum->calls[f]);
 	}
 	for (int is_async = 0; is_async < 2; is_async++) {
 		const char *function = is_async ? "cudaMemcpyAsync" : "cudaMemcpy";

@@ -18,6 +18,11 @@ pub(crate) fn ledger(prologue: Prologue) -> Built {
     built(BuildOptions { prologue, cuda: Cuda::Cuda12, parts: Parts::Ledger })
 }
 
+/// HIP and its workloads.
+pub(crate) fn hip() -> Built {
+    built(BuildOptions::hip(Prologue::Push))
+}
+
 /// Builds in the target folder, once per set of options.
 pub(crate) fn built(options: BuildOptions) -> Built {
     let name = format!("standin-{:?}-{:?}-{:?}", options.prologue, options.cuda, options.parts);

@@ -21,8 +21,8 @@ impl Layer {
     /// Whether functions of an API belong to it. Those of other libraries than CUDA always do.
     pub(crate) fn has(self, api: Api) -> bool {
         match self {
-            Self::Driver => api != Api::Runtime,
-            Self::Runtime => api != Api::Driver,
+            Self::Driver => !api.is_above(),
+            Self::Runtime => !api.is_below(),
             Self::Both => true,
         }
     }

@@ -44,7 +44,7 @@ impl RecordedCommand {
     pub(crate) fn print(self) -> Result<Finished> {
         if !self.has_libraries {
             note!(
-                "warning: the command loaded no CUDA library; `gpuprobe doctor` reports what can be probed here"
+                "warning: the command loaded no GPU library; `gpuprobe doctor` reports what can be probed here"
             );
         }
         let finished = self.recorded.print();

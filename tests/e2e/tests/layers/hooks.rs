@@ -1,5 +1,5 @@
-//! Hooks: functions of any library that the user names in a file. Real OpenCL compared with a program's own ledger,
-//! and a test library for every form of hook.
+//! Hooks: functions of any library that the user names in a file. A test library for every form of hook, and the
+//! example file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,8 +8,8 @@ use std::process::Command;
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
-use gpuprobe_e2e::recording::{Counts, counts_of, number, pid_of};
-use gpuprobe_e2e::{Outcome, Recording, Run, Talk, bpf_test, compile, fixtures, needs};
+use gpuprobe_e2e::recording::{Counts, pid_of};
+use gpuprobe_e2e::{Outcome, Recording, Run, Talk, bpf_test, compile, fixtures};
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, Call, Class, Outcome as Moment, Value};
 use gpuprobe_standin::Cuda;
@@ -388,55 +388,40 @@ fn an_invalid_hook_file_is_refused_with_its_line_by_every_command() {
     }
 }
 
-/// Compared with the ledger of a program on PoCL, which runs OpenCL on the CPU.
+/// The example hooks file, with a library that has some of the functions.
 #[bpf_test]
-fn opencl_calls_are_recorded_as_the_program_counts_them() {
+fn the_example_for_cublas_shows_the_sizes_of_products() {
+    const LIBRARY: &str = "
+        int cublasCreate_v2(void **handle) { *handle = (void *)0x1230; return 0; }
+        int cublasSgemm_v2(void *h, int ta, int tb, int m, int n, int k, float *a, void *A, int lda,
+                           void *B, int ldb, float *b, void *C, int ldc) { return m > 4000 ? 7 : 0; }
+        int cublasDestroy_v2(void *handle) { return 0; }";
+    const PROGRAM: &str = "
+        int cublasCreate_v2(void **), cublasDestroy_v2(void *);
+        int cublasSgemm_v2(void *, int, int, int, int, int, float *, void *, int, void *, int, float *, void *, int);
+        int main(void)
+        {
+            void *h;
+            float one = 1;
+            cublasCreate_v2(&h);
+            for (int i = 0; i < 5; i++)
+                cublasSgemm_v2(h, 0, 1, 1000 * (i + 1), 20, 30, &one, 0, 1, 0, 2, &one, 0, 3);
+            return cublasDestroy_v2(h);
+        }";
     let folder = fixtures::folder();
-    let program = match compiled(folder.path(), "opencl.c", "opencl", &["-lOpenCL"]) {
-        Ok(program) => program,
-        Err(why) => {
-            needs::missing("bpf", &format!("a program for OpenCL cannot be compiled: {why}"));
-            return;
-        }
-    };
-    let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hooks/opencl.toml");
-    let trace = folder.path().join("trace.jsonl");
-    // its compiler caches its output
-    let run =
-        Run::new(&program).options(&["--hooks", &shown(hooks), "--nested", "--rows", "0"]).args(&["60"]);
-    let outcome = run.env("POCL_CACHE_DIR", fixtures::cached("pocl")).outcome_in(&trace);
+    let program = compile::with_libraries(folder.path(), &[("libcublas.so.12", LIBRARY)], PROGRAM);
+    let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hooks/cublas.toml");
+    let outcome = Run::new(&program).options(&["--hooks", &shown(hooks), "--nested"]).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
-    let (printed, trace_of) = (outcome.printed(), &outcome.trace);
-    trace_of.assert_whole();
-    assert_eq!(trace_of.counts(pid_of(&printed), Api::Hook), counts_of(&printed["calls"]));
-    let calls = || trace_of.calls.iter();
-    assert_eq!(calls().filter(|c| c.failed()).count() as u64, number(&printed["failed"]));
-    let allocated =
-        calls().filter(|c| c.effect.allocation().is_some() && c.class == Class::Alloc).count() as u64;
-    assert_eq!(allocated, number(&printed["allocations"]));
-    let bytes = |class| sum(calls().filter(|c| c.class == class), |c| c.effect.size());
-    assert_eq!(bytes(Class::Alloc), number(&printed["allocated"]));
-    assert_eq!(sum(calls(), |c| c.effect.freed().map(|freed| freed.bytes)), number(&printed["freed"]));
-    for kind in ["H2D", "D2H", "D2D"] {
-        let goes =
-            |c: &&Call| c.effect.transfer().is_some_and(|transfer| transfer.direction.as_str() == kind);
-        let copies = calls().filter(goes);
-        assert_eq!(sum(copies, |c| c.effect.size()), number(&printed[kind]), "{kind}");
-    }
-    let waiting =
-        calls().filter(|c| c.effect.transfer().is_some_and(|transfer| !transfer.is_async)).count() as u64;
-    assert_eq!(waiting, number(&printed["waiting"]));
-    let mut launches = Counts::new();
-    for call in calls().filter(|c| c.class == Class::Launch) {
-        *launches.entry(call.effect.kernel().map_or("?", |name| name).to_owned()).or_default() += 1;
-    }
-    assert_eq!(launches, counts_of(&printed["launches"]));
-    // a reader of the trace does not need the hook file
-    let report = finish(&mut gpuprobe(&["report", "--nested", "--rows", "0", &shown(&trace)]));
-    let table = |text: &str| {
-        let rows = text.lines().filter(|l| l.starts_with("cl") || l.contains("vector_add"));
-        rows.map(str::to_owned).collect::<Vec<_>>()
+    outcome.trace.assert_whole();
+    let products: Vec<_> = named(&outcome.trace, "cublasSgemm_v2").collect();
+    let sides = |name: &str| {
+        let of = |call: &&Call| call.args.iter().flatten().find(|(n, _)| n == name).map(|(_, v)| v.clone());
+        products.iter().filter_map(|call| of(call)).collect::<Vec<_>>()
     };
-    assert_eq!(table(&report.stdout), table(&outcome.finished.stderr));
-    assert!(table(&report.stdout).len() > 15, "{}", report.stdout);
+    assert_eq!(sides("m"), [1000, 2000, 3000, 4000, 5000].map(Value::Int));
+    assert_eq!(sides("k"), [30; 5].map(Value::Int));
+    let errors: Vec<_> = products.iter().map(|call| call.error.as_deref().unwrap_or("")).collect();
+    assert_eq!(errors, ["", "", "", "", "error 7"]);
+    assert_eq!(outcome.trace.calls.len(), 7);
 }

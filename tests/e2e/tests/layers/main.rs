@@ -1,7 +1,11 @@
-//! Layers above and below CUDA: hooked functions of any library, NVIDIA's own runtime, and the NVIDIA kernel module.
+//! Layers above and below CUDA: hooked functions of any library, NVIDIA's own runtime, and the NVIDIA kernel module; and
+//! HIP and OpenCL next to it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod exceptions;
+mod hip;
+mod hip_real;
 mod hooks;
 mod kmod_ioctls;
+mod opencl;
 mod real_cudart;

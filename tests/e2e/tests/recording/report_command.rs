@@ -45,6 +45,6 @@ fn a_command_without_cuda_is_reported_before_any_figure() {
     let outcome = Run::new("true").outcome();
     let stderr = &outcome.finished.stderr;
     let line =
-        "warning: the command loaded no CUDA library; `gpuprobe doctor` reports what can be probed here";
+        "warning: the command loaded no GPU library; `gpuprobe doctor` reports what can be probed here";
     assert!(stderr.find(line).is_some_and(|at| at < stderr.find(BEGIN).unwrap()), "{stderr}");
 }

@@ -89,7 +89,7 @@ fn a_process_without_cuda_is_waited_for_and_what_it_loads_later_is_traced() {
     );
     let (mut program, pid) = waiting("python3".as_ref(), &[], &["-c", &script]);
     let trace = Tracing::start(&["-d", &pid, "-t", "-v"]);
-    assert!(trace.messages().contains("no CUDA library to probe yet"), "{}", trace.messages());
+    assert!(trace.messages().contains("no GPU library to probe yet"), "{}", trace.messages());
     program.go_on();
     program.json();
     let probed = format!("{library}: ");

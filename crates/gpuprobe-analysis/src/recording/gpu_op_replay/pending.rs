@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gpuprobe_event::{Api, Call, Class, Tgid, Tid};
+use gpuprobe_event::{Call, Class, Tgid, Tid};
 
 use super::op::{GpuOp, OpKind};
 
@@ -159,7 +159,7 @@ impl Thread {
             let is_same = inside && kind == Some(Kind::of(&inner));
             // a copy of the runtime is counted as the copies that it requests from the CUDA driver
             let is_requested =
-                is_same && kind == Some(Kind::Copy) && call.api == Api::Runtime && inner.is_complete_copy();
+                is_same && kind == Some(Kind::Copy) && call.api.is_above() && inner.is_complete_copy();
             if is_requested {
                 *op = None;
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use gpuprobe_event::counters::GapKind;
 use gpuprobe_event::event::Name;
-use gpuprobe_event::{Api, Call, Class, Tgid, Tid, catalogue};
+use gpuprobe_event::{Call, Class, Tgid, Tid, catalogue};
 
 use super::op::GpuOp;
 use super::stream_idle::{IdleSummary, IdleTracker, LongestCall};
@@ -85,8 +85,7 @@ impl StreamGapTracker {
         let at_ns = end_of(call.start_ns, call.duration_ns().unwrap_or(0));
         let thread = (call.tgid, call.tid);
         // a wait ends when the CUDA driver's call returns, not the runtime's call around it
-        if call.api == Api::Runtime
-            && self.thread_waits.get(&thread).is_some_and(|end_ns| *end_ns > call.start_ns)
+        if call.api.is_above() && self.thread_waits.get(&thread).is_some_and(|end_ns| *end_ns > call.start_ns)
         {
             return;
         }

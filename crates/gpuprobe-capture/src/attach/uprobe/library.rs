@@ -442,6 +442,7 @@ mod tests {
             soname: String::new(),
             cuda_major: None,
             is_static: false,
+            is_behind_loader: false,
             may_stall: false,
             functions: Vec::new(),
         };

@@ -142,12 +142,12 @@ impl UprobeAttacher {
         Ok(self.attached.entry(key).insert_entry(attached).into_mut())
     }
 
-    /// Starts to observe every library that was attached since the last time. The CUDA driver comes first: whatever
-    /// another library allocates or frees goes through it.
+    /// Starts to observe every library that was attached since the last time. The APIs that do the work come first: whatever
+    /// another library allocates or frees goes through them.
     pub(crate) fn start_observing(&mut self) -> Result<(), CaptureError> {
         let waiting = self.attached.iter().filter(|(_, attached)| attached.observed_since_ns.is_none());
         let mut waiting: Vec<_> = waiting.map(|(key, attached)| (*key, attached.options.library)).collect();
-        waiting.sort_by_key(|((_, api), _)| *api != Api::Driver);
+        waiting.sort_by_key(|((_, api), _)| !api.does_work());
         self.activate(&waiting.iter().map(|(_, number)| *number).collect::<Vec<_>>())?;
         // read afterwards: a process that maps a library between its activation and this instant counts as late
         let now = monotonic_ns();

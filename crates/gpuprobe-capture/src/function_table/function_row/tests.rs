@@ -187,3 +187,41 @@ fn returns_are_sampled_of_launches_of_one_kernel_that_are_counted() {
         !samples("cuGraphLaunch", Collect::Count, true) && !samples("cuMemAlloc_v2", Collect::Count, true)
     );
 }
+
+#[test]
+fn functions_of_opencl_use_objects_and_have_sizes_in_lists() {
+    let launch = of(Api::OpenCl, "clEnqueueNDRangeKernel");
+    let has = |row: &gp_function, flag: u32| row.flags & flag != 0;
+    assert!(has(&launch, number::FUNCTION_SIZES) && !has(&launch, number::FUNCTION_LAUNCH));
+    let locs = [launch.size_a, launch.pointee, launch.size_b].map(|loc| (loc.kind, loc.index));
+    assert_eq!(locs, [2, 4, 5].map(|register| (number::ARG_IN_REGISTER, register)));
+    assert_eq!(launch.pointee_bytes, 48);
+    let create = of(Api::OpenCl, "clCreateBuffer");
+    let made = number::FUNCTION_OBJECT | number::FUNCTION_OUTPUT_IS_RESULT | number::FUNCTION_ERROR_IS_OUT;
+    assert_eq!((create.action, create.flags & made), (number::ACTION_ALLOC, made));
+    let release = of(Api::OpenCl, "clReleaseMemObject");
+    assert_eq!(release.action, number::ACTION_FREE);
+    assert!(has(&release, number::FUNCTION_OBJECT) && has(&release, number::FUNCTION_STATUS));
+    assert_eq!(of(Api::OpenCl, "clRetainMemObject").memory_op, number::MEMORY_RETAIN_OBJECT);
+    assert_eq!(of(Api::OpenCl, "clCreateSubBuffer").memory_op, number::MEMORY_SHARE_OBJECT);
+    assert_eq!(of(Api::OpenCl, "clCreateImage").size_rule, number::SIZE_IMAGE);
+    let svm = of(Api::OpenCl, "clSVMAlloc");
+    assert!(!has(&svm, number::FUNCTION_OBJECT) && svm.action == number::ACTION_ALLOC);
+    let read = of(Api::OpenCl, "clEnqueueReadImage");
+    assert_eq!((read.size_rule, read.extent.dimensions), (number::SIZE_BOX, 3));
+    assert!(has(&read, number::FUNCTION_OBJECT) && has(&read, number::FUNCTION_ASYNC));
+    assert!(
+        !has(&of(Api::OpenCl, "clEnqueueReadBufferRect"), number::FUNCTION_OBJECT),
+        "its regions are bytes"
+    );
+    let info = of(Api::OpenCl, "clGetKernelInfo");
+    assert!(has(&info, number::FUNCTION_NAMES) && info.named_if == 0x1190);
+}
+
+#[test]
+fn functions_of_cuda_use_no_objects() {
+    let flags = number::FUNCTION_OBJECT | number::FUNCTION_SIZES | number::FUNCTION_MAY_REPEAT;
+    for f in catalogue().functions().iter().filter(|f| f.api.row().vendor.title == "CUDA") {
+        assert_eq!(row(f, Collect::Stream, CountedOps::default()).flags & flags, 0, "{}", f.name);
+    }
+}

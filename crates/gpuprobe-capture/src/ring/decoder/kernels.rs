@@ -39,6 +39,11 @@ impl Decoder {
         };
         let driver = Some(raw.library).filter(|number| self.drivers.get(number) == Some(&true));
         self.kernels.learn(key, driver, raw.handle, info);
+        // records have the handle without the tag
+        let untagged = raw.handle & !(u64::MAX << number::KERNEL_TAG_BIT);
+        if untagged != raw.handle && raw.how != number::NAME_CANDIDATE {
+            self.kernels.learn(key, driver, untagged, info);
+        }
         // at once: the process may exit before its launches are read
         if raw.how == number::NAME_CANDIDATE {
             self.kernel(key, raw.handle);

@@ -262,7 +262,7 @@ impl Daemon {
         self.watch.count_late_attach(late);
         if self.observer.probes.capture.attached().next().is_none() {
             note!(
-                "gpuprobe: no CUDA library found yet: libraries are probed when processes start to use them"
+                "gpuprobe: no GPU library found yet: libraries are probed when processes start to use them"
             );
         }
         Ok(())

@@ -16,8 +16,8 @@ use gpuprobe_capture::{
 use gpuprobe_discover::{
     HostPaths, Inspector, Library, NvidiaKmod, ProbeCost, Scan, SkipCause, Skipped, nvidia_kmods, plan,
 };
-use gpuprobe_event::Hooks;
 use gpuprobe_event::driver::Version;
+use gpuprobe_event::{Api, Hooks};
 use gpuprobe_output::units::printable;
 use serde_json::{Value, json};
 
@@ -186,7 +186,8 @@ impl Report {
 
     fn libraries_text(&self, out: &mut impl Write) -> Result<()> {
         if self.libraries.is_empty() {
-            writeln!(out, "no libcuda, libcudart, NVML or NCCL found")?;
+            let names: Vec<_> = Api::gpu_libraries().flat_map(|api| api.row().libraries).copied().collect();
+            writeln!(out, "no GPU library found: {}", names.join(", "))?;
         }
         for Probable { library, functions, cheap, failure_points, without_points } in &self.libraries {
             // escaped: other users may have made the file

@@ -187,9 +187,7 @@ fn report_start(probes: &Probes) {
     let (libraries, functions) =
         probes.capture.attached().fold((0, 0), |(n, functions), a| (n + 1, functions + a.functions as u64));
     if libraries == 0 {
-        note!(
-            "gpuprobe: no CUDA library to probe yet: libraries are probed when processes start to use them"
-        );
+        note!("gpuprobe: no GPU library to probe yet: libraries are probed when processes start to use them");
         return;
     }
     let functions = count(functions, "function", "functions");

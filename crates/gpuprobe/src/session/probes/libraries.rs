@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gpuprobe_capture::Attached;
+use gpuprobe_capture::{Attached, Tier};
 use gpuprobe_discover::{
     FileId, HostPaths, Library, Scan, SkipCause, Skipped, Target, UserId, Users, identity, plan,
 };
@@ -149,6 +149,12 @@ impl Probes {
     /// Whether to probe a library: it was not considered before, and there is room for it.
     fn admits(&mut self, library: &Library, users: &HashMap<FileId, Users>) -> bool {
         if self.considered.contains(&(library.id, library.kind)) {
+            return false;
+        }
+        // only this tier can decline the return probe of the call that a loader makes
+        let may_repeat = library.is_behind_loader && self.capture.tier() != Tier::Session;
+        if may_repeat && !self.named.contains(&library.id) {
+            self.considered.insert((library.id, library.kind));
             return false;
         }
         self.stalled.retain(|_, since| since.elapsed() < STALLED_FOR);

@@ -149,7 +149,7 @@ impl Selection {
             }
             // state-only probes are recorded too, so that the recording agrees with the BPF tables
             Self::Essential { excluded, .. } => {
-                let is_probed = ESSENTIAL.contains(&f.base) || self.is_state_only(f);
+                let is_probed = is_essential(f) || self.is_state_only(f);
                 is_probed && !excluded.iter().any(|p| p.matches(f.name))
             }
             Self::Driver { .. } => self.counts(f) || self.counts_entries(f),
@@ -159,8 +159,8 @@ impl Selection {
     /// Whether the daemon counts calls, errors and durations of a function.
     fn counts(&self, f: &Function) -> bool {
         let Self::Driver { classes, few, .. } = self else { return false };
-        let is_most_useful = ESSENTIAL.contains(&f.base) || matches!(f.class, Class::Alloc | Class::Free);
-        let is_of_api = f.api == Api::Driver || (f.api, f.class) == (Api::Nccl, Class::Comm);
+        let is_most_useful = is_essential(f) || matches!(f.class, Class::Alloc | Class::Free);
+        let is_of_api = f.api.does_work() || (f.api, f.class) == (Api::Nccl, Class::Comm);
         is_of_api && !f.hot && classes.contains(&f.class) && (!few || is_most_useful)
     }
 
@@ -200,7 +200,7 @@ impl Selection {
         let Self::Driver { classes, failures, .. } = self else { return None };
         let f = catalogue().lookup(library.kind, library.cuda_major, name)?;
         let is_wanted = *failures != RuntimeFailures::None
-            && f.api == Api::Runtime
+            && f.api.is_above()
             && classes.contains(&f.class)
             && f.roles.jumps_to.is_none()
             && !self.needed_for_failures(f);
@@ -214,6 +214,7 @@ impl Selection {
             || self.needed_for_gpu_ops(f)
             || self.needed_for_addresses(f)
             || self.needed_for_frees(f)
+            || self.needed_for_references(f)
     }
 
     /// Whether the function of a catalogue row is selected.
@@ -248,7 +249,7 @@ impl Selection {
             _ => false,
         };
         *failures != RuntimeFailures::None
-            && f.api == Api::Runtime
+            && f.api.is_above()
             && !(is_called_often || f.hot || f.roles.asynchronous)
             && (classes.contains(&f.class) || f.class == Class::Device)
     }
@@ -259,17 +260,15 @@ impl Selection {
         let launches = self.has(Class::Launch) || self.has(Class::GraphLaunch);
         match self {
             Self::Globs { layer, .. } => {
-                launches && gives_kernel_names(f) && !f.hot && (layer.has(f.api) || f.api == Api::Driver)
+                launches && gives_kernel_names(f) && !f.hot && (layer.has(f.api) || f.api.does_work())
             }
             // each costs a tenth of a second with perf events: only those that every CUDA kernel passes through
-            Self::Essential { .. } => {
-                gives_kernel_names(f) && f.api == Api::Driver && f.class == Class::Module
-            }
+            Self::Essential { .. } => gives_kernel_names(f) && f.api.does_work() && f.class == Class::Module,
             Self::Driver { classes, few, .. } => {
                 let cheap = !few || f.class == Class::Module;
                 classes.contains(&Class::Launch)
                     && gives_kernel_names(f)
-                    && f.api == Api::Driver
+                    && f.api.does_work()
                     && !f.hot
                     && cheap
             }
@@ -293,7 +292,7 @@ impl Selection {
                 *follows_gpu_ops && (captures || (!few && (graphs || moves)))
             }
         };
-        is_needed && f.api == Api::Driver && !f.hot
+        is_needed && f.api.does_work() && !f.hot
     }
 
     /// Whether a function is probed only because it shows which addresses are GPU memory or pinned memory, if copies
@@ -306,7 +305,7 @@ impl Selection {
             Self::Essential { follows_gpu_ops, .. } => *follows_gpu_ops && registers,
             Self::Globs { follows_gpu_ops, .. } => *follows_gpu_ops,
         };
-        is_needed && self.has(Class::Memcpy) && changes_addresses(f) && f.api == Api::Driver && !f.hot
+        is_needed && self.has(Class::Memcpy) && changes_addresses(f) && f.api.does_work() && !f.hot
     }
 
     /// Whether a function is probed only because it frees memory whose allocations are selected: without it, the
@@ -319,7 +318,13 @@ impl Selection {
             Class::Vmm => self.has(Class::Vmm),
             _ => false,
         };
-        frees && f.api == Api::Driver && !f.hot
+        frees && f.api.does_work() && !f.hot
+    }
+
+    /// Whether a function is probed only because it takes references to memory objects, if allocations are selected:
+    /// memory is freed with the last reference.
+    fn needed_for_references(&self, f: &Function) -> bool {
+        f.class == Class::Reference && self.has(Class::Alloc) && f.api.does_work()
     }
 
     /// Whether a function is probed only because it shows which context is current, if allocations are selected. The
@@ -350,31 +355,10 @@ fn pattern_or(glob: &str, matches_other: impl Fn(&Pattern) -> bool) -> Result<Pa
     Ok(pattern)
 }
 
-/// Allocations, copies, launches and waits at the CUDA driver, which every library calls: about sixty probes.
-const ESSENTIAL: [&str; 22] = [
-    "cuMemAlloc",
-    "cuMemAllocPitch",
-    "cuMemAllocManaged",
-    "cuMemHostAlloc",
-    "cuMemAllocHost",
-    "cuMemAllocAsync",
-    "cuMemFree",
-    "cuMemFreeHost",
-    "cuMemFreeAsync",
-    "cuMemCreate",
-    "cuMemRelease",
-    "cuMemcpyHtoD",
-    "cuMemcpyDtoH",
-    "cuMemcpyHtoDAsync",
-    "cuMemcpyDtoHAsync",
-    "cuMemcpyDtoDAsync",
-    "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuGraphLaunch",
-    "cuCtxSynchronize",
-    "cuStreamSynchronize",
-    "cuEventSynchronize",
-];
+/// Whether a function is probed although each probe is expensive.
+fn is_essential(f: &Function) -> bool {
+    f.api.row().essential.contains(&f.base)
+}
 
 /// Everything except hot functions, calls that compilers insert, and NVML.
 fn informative(f: &Function) -> bool {
