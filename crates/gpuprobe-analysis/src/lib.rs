@@ -45,7 +45,7 @@ pub use self::leaks::live_tensors::{
 pub use self::leaks::{Growth, Judgement, Rules, Verdict};
 pub use self::live::exited::{ExitedProcess, ExitedProcesses, PastProcesses};
 pub use self::live::gpu_state::{Compared, GpuErrors, GpuStates, GpuUser};
-pub use self::live::pending_calls::{OldestCall, oldest_calls};
+pub use self::live::pending_calls::{OldestCall, oldest_calls, open_times};
 pub use self::live::self_metrics::{
     Answered, Pushed, PushedItems, PushedRequests, Recordings, Refused, SelfMetrics, Served,
 };

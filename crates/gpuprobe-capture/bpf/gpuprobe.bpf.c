@@ -111,8 +111,8 @@ int open_calls(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* An open call is pending from this age on. */
-#define GP_PENDING_NS 1000000000ULL
+/* A launch whose return is not probed is looked at from this age on: until then it has most likely returned. */
+#define GP_UNPROBED_NS 1000000000ULL
 
 /*
  * Whether the program has jumped out of an open call, and its thread has made no other call since: the
@@ -141,7 +141,7 @@ static __always_inline __u64 unprobed_launch(struct gp_thread *thread, struct gp
 	return launch->start_ns;
 }
 
-/* Writes the outermost call of every thread, if it is pending. */
+/* Writes the outermost open call of every thread. */
 SEC("iter/task")
 int pending_calls(struct bpf_iter__task *ctx)
 {
@@ -149,6 +149,7 @@ int pending_calls(struct bpf_iter__task *ctx)
 	struct gp_pending_call pending = {};
 	struct gp_thread *thread;
 	struct gp_call *call;
+	__u64 least_age = 0;
 
 	if (!task)
 		return 0;
@@ -163,9 +164,9 @@ int pending_calls(struct bpf_iter__task *ctx)
 		pending.function = call->function;
 	} else {
 		pending.start_ns = unprobed_launch(thread, &pending);
+		least_age = GP_UNPROBED_NS;
 	}
-	if (!pending.start_ns || pending.start_ns + GP_PENDING_NS > bpf_ktime_get_ns() ||
-	    is_abandoned(call, task))
+	if (!pending.start_ns || pending.start_ns + least_age > bpf_ktime_get_ns() || is_abandoned(call, task))
 		return 0;
 	pending.instance = thread->instance;
 	pending.tgid = thread->tgid;

@@ -47,7 +47,7 @@ pub struct CallCounts {
     pub latency: [u64; LATENCY_BUCKETS],
 }
 
-/// A call that a thread of a process began long ago and that has not returned.
+/// A call that a thread of a process began and that has not returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingCall {
     pub process: ProcessKey,

@@ -33,6 +33,8 @@ mod stacks;
 pub mod summary;
 mod table;
 mod tensor_view;
+#[cfg(test)]
+mod test_processes;
 pub mod timeline;
 pub mod timestamp;
 pub mod top;

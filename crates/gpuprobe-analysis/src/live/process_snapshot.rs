@@ -41,6 +41,8 @@ pub struct ProcessSnapshot {
     /// Sorted by function and error.
     pub failures: Vec<Failure>,
     pub memory: MemoryCounts,
+    /// Time since the beginning of its open calls of APIs that do the work: their total time grows when they return.
+    pub open_ns: u64,
     /// GPU operations.
     pub gpu_ops: GpuOps,
     /// Live allocations by address; empty if they were not read.
@@ -49,7 +51,7 @@ pub struct ProcessSnapshot {
 
 impl ProcessSnapshot {
     /// A process with these table rows.
-    pub(crate) fn new(
+    pub fn new(
         key: ProcessKey,
         info: &ProcessInfo,
         calls: &[CallCounts],
@@ -66,6 +68,7 @@ impl ProcessSnapshot {
             functions: Vec::with_capacity(calls.len()),
             failures: Vec::new(),
             memory: memory.map(memory_counts).unwrap_or_default(),
+            open_ns: 0,
             gpu_ops: GpuOps {
                 launched: info.launched.series().clone(),
                 graph_kernels: info.graph_kernels.series().clone(),

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::reading::{
-    CallSiteReading, CopyReading, FunctionReading, GpuTimeReading, KernelGpuTimeReading, KernelReading,
-    ProcessCallSitesReading, ProcessReading,
+    CallSiteReading, CopyReading, Estimates, FunctionReading, GpuTimeReading, KernelGpuTimeReading,
+    KernelReading, ProcessCallSitesReading, ProcessReading,
 };
 
 /// The verdict of a call site that is suspected to leak, in JSON.
@@ -35,6 +35,8 @@ pub struct KernelRow {
     /// Executions by launches of graphs.
     pub in_graphs: u64,
     pub launches_per_second: Option<f64>,
+    /// Launches are estimates, because their functions were sampled to stay within the budget.
+    pub is_estimated: bool,
     pub errors: u64,
     /// The mean time of a launch call. It is not the time on the GPU.
     pub mean_call_ns: Option<u64>,
@@ -66,6 +68,8 @@ pub struct CopyRow {
     pub bytes: u64,
     pub bytes_per_second: Option<f64>,
     pub errors: u64,
+    /// These are estimates, because functions that copy were sampled to stay within the budget.
+    pub is_estimated: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -106,6 +110,21 @@ pub struct ErrorRow {
     pub function: String,
     pub error: String,
     pub count: u64,
+    /// It is an estimate, because the function was sampled to stay within the budget.
+    pub is_estimated: bool,
+}
+
+/// What the details are made from.
+pub(super) struct Source<'a> {
+    pub(super) process: &'a ProcessReading,
+    /// The same process at the reading before.
+    pub(super) before: Option<&'a ProcessReading>,
+    pub(super) sites: Option<&'a ProcessCallSitesReading>,
+    pub(super) gpu_time: Option<&'a GpuTimeReading>,
+    /// Since the reading before.
+    pub(super) elapsed_seconds: Option<f64>,
+    pub(super) estimates: Estimates,
+    pub(super) is_estimated: &'a dyn Fn(&str) -> bool,
 }
 
 impl CallSiteReading {
@@ -115,14 +134,8 @@ impl CallSiteReading {
 }
 
 impl Details {
-    pub(super) fn new(
-        process: &ProcessReading,
-        before: Option<&ProcessReading>,
-        sites: Option<&ProcessCallSitesReading>,
-        gpu_time: Option<&GpuTimeReading>,
-        elapsed_seconds: Option<f64>,
-        is_estimated: &dyn Fn(&str) -> bool,
-    ) -> Self {
+    pub(super) fn new(source: &Source<'_>) -> Self {
+        let &Source { process, sites, .. } = source;
         let gaps = &process.gpu_ops.gaps;
         let gap = |gap: &super::reading::GapReading| GapRow {
             ns: gap.ns,
@@ -133,13 +146,14 @@ impl Details {
             function: failure.function.clone(),
             error: failure.error.clone(),
             count: failure.count,
+            is_estimated: (source.is_estimated)(&failure.function),
         };
         let mut details = Self {
-            kernels: kernels(process, before, gpu_time, elapsed_seconds),
+            kernels: kernels(source),
             sites: sites.iter().flat_map(|sites| &sites.call_sites).map(site).collect(),
             other_site_bytes: sites.map_or(0, |sites| sites.other.bytes),
             other_sites: sites.map_or(0, |sites| sites.other_sites),
-            copies: copies(process, before, elapsed_seconds),
+            copies: copies(source),
             streams: StreamTotals {
                 streams: gaps.streams,
                 gaps_after_sync: gaps.after_sync.gaps,
@@ -148,7 +162,7 @@ impl Details {
                 after_launch_ns: gaps.after_launch.total_ns,
             },
             gaps: gaps.longest.iter().map(gap).collect(),
-            calls: calls(process, before, elapsed_seconds, is_estimated),
+            calls: calls(source),
             errors: process.failures.iter().map(failure).collect(),
         };
         details.sites.sort_by_key(|site| std::cmp::Reverse((site.is_suspect, site.live_bytes)));
@@ -158,16 +172,14 @@ impl Details {
     }
 }
 
-fn rate(now: u64, before: u64, elapsed_seconds: Option<f64>) -> Option<f64> {
-    Some(now.saturating_sub(before) as f64 / elapsed_seconds?)
+impl Source<'_> {
+    fn rate(&self, now: u64, before: Option<&u64>) -> Option<f64> {
+        Some(now.saturating_sub(before.copied().unwrap_or(0)) as f64 / self.elapsed_seconds?)
+    }
 }
 
-fn kernels(
-    process: &ProcessReading,
-    before: Option<&ProcessReading>,
-    gpu_time: Option<&GpuTimeReading>,
-    elapsed: Option<f64>,
-) -> Vec<KernelRow> {
+fn kernels(source: &Source<'_>) -> Vec<KernelRow> {
+    let &Source { process, before, gpu_time, .. } = source;
     let before: HashMap<&str, u64> =
         before.iter().flat_map(|b| &b.gpu_ops.kernels).map(|k| (k.kernel.as_str(), k.launches)).collect();
     let times: HashMap<&str, &KernelGpuTimeReading> =
@@ -179,11 +191,8 @@ fn kernels(
         kernel: kernel.kernel.clone(),
         launches: kernel.launches,
         in_graphs: kernel.in_graphs,
-        launches_per_second: rate(
-            kernel.launches,
-            before.get(kernel.kernel.as_str()).copied().unwrap_or(0),
-            elapsed,
-        ),
+        launches_per_second: source.rate(kernel.launches, before.get(kernel.kernel.as_str())),
+        is_estimated: source.estimates.launches,
         errors: kernel.errors,
         mean_call_ns: kernel.total_ns.checked_div(kernel.launches),
         mean_gpu_ns: times
@@ -212,7 +221,8 @@ fn site(site: &CallSiteReading) -> SiteRow {
     }
 }
 
-fn copies(process: &ProcessReading, before: Option<&ProcessReading>, elapsed: Option<f64>) -> Vec<CopyRow> {
+fn copies(source: &Source<'_>) -> Vec<CopyRow> {
+    let &Source { process, before, .. } = source;
     let what = |copy: &CopyReading| {
         let mode = if copy.is_async { "async" } else { "sync" };
         let host = if copy.host.is_empty() || copy.host == "none" { "" } else { copy.host.as_str() };
@@ -225,14 +235,15 @@ fn copies(process: &ProcessReading, before: Option<&ProcessReading>, elapsed: Op
         .collect();
     let row = |copy: &CopyReading| {
         let what = what(copy);
-        let (copies, bytes) = before.get(&what).copied().unwrap_or_default();
+        let (copies, bytes) = before.get(&what).map(|(copies, bytes)| (copies, bytes)).unzip();
         CopyRow {
             what,
             copies: copy.copies,
-            copies_per_second: rate(copy.copies, copies, elapsed),
+            copies_per_second: source.rate(copy.copies, copies),
             bytes: copy.bytes,
-            bytes_per_second: rate(copy.bytes, bytes, elapsed),
+            bytes_per_second: source.rate(copy.bytes, bytes),
             errors: copy.errors,
+            is_estimated: source.estimates.copies,
         }
     };
     let mut rows: Vec<_> = process.gpu_ops.copies.iter().map(row).collect();
@@ -240,25 +251,21 @@ fn copies(process: &ProcessReading, before: Option<&ProcessReading>, elapsed: Op
     rows
 }
 
-fn calls(
-    process: &ProcessReading,
-    before: Option<&ProcessReading>,
-    elapsed: Option<f64>,
-    is_estimated: &dyn Fn(&str) -> bool,
-) -> Vec<CallRow> {
+fn calls(source: &Source<'_>) -> Vec<CallRow> {
+    let &Source { process, before, .. } = source;
     let key = |function: &FunctionReading| (function.api.clone(), function.function.clone());
     let before: HashMap<_, u64> =
         before.iter().flat_map(|b| &b.functions).map(|f| (key(f), f.calls)).collect();
     let row = |function: &FunctionReading| CallRow {
         function: function.function.clone(),
         calls: function.calls,
-        calls_per_second: rate(function.calls, before.get(&key(function)).copied().unwrap_or(0), elapsed),
+        calls_per_second: source.rate(function.calls, before.get(&key(function))),
         total_ns: function.total_ns,
         mean_ns: function.total_ns.checked_div(function.calls),
         p50_below_ns: below(&function.latency, 0.5),
         p99_below_ns: below(&function.latency, 0.99),
         errors: function.errors,
-        is_estimated: is_estimated(&function.function),
+        is_estimated: (source.is_estimated)(&function.function),
     };
     let mut rows: Vec<_> = process.functions.iter().map(row).collect();
     rows.sort_by(|a, b| b.total_ns.cmp(&a.total_ns).then_with(|| a.function.cmp(&b.function)));

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use gpuprobe_event::Tgid;
 use serde::Serialize;
 
+use super::live_growth::LiveGrowth;
 use super::rows::ProcessId;
 
 use crate::live::snapshot::{ProcessSnapshot, Snapshot};
@@ -14,7 +15,7 @@ use crate::live::snapshot::{ProcessSnapshot, Snapshot};
 pub const LENGTH_SECONDS: f64 = 900.0;
 /// The time between two points of a curve.
 const STEP_SECONDS: f64 = 5.0;
-/// Points of a curve.
+/// The most points of a curve. There are fewer if snapshots are further apart.
 const POINTS: usize = (LENGTH_SECONDS / STEP_SECONDS) as usize;
 /// Processes with a curve; those with most live memory, if there are more.
 const MOST_PROCESSES: usize = 256;
@@ -81,6 +82,8 @@ pub struct History {
     /// What the log has counted so far.
     #[serde(skip)]
     counted: Counted,
+    #[serde(skip)]
+    growth: LiveGrowth,
 }
 
 type FailureKey = (u32, u64, &'static str, &'static str);
@@ -92,40 +95,56 @@ struct Counted {
     losses: HashMap<&'static str, u64>,
 }
 
-fn push<T>(curve: &mut VecDeque<T>, point: T) {
-    if curve.len() == POINTS {
-        curve.pop_front();
-    }
+/// Adds a point and keeps the newest of them, at most so many.
+fn push<T>(curve: &mut VecDeque<T>, point: T, most: usize) {
     curve.push_back(point);
+    curve.drain(..curve.len().saturating_sub(most));
 }
 
 impl History {
     /// Adds what a snapshot shows.
     pub fn take(&mut self, snapshot: &Snapshot) {
         self.add_events(snapshot);
+        let running = snapshot.processes.iter().filter(|p| p.exited_at_ns.is_none());
+        let live = running.map(|p| ((p.pid.0, p.instance), live_bytes(p)));
+        self.growth.take(snapshot.unix_seconds, live);
         let is_due = self.times.back().is_none_or(|last| {
             // a clock that was set back is no reason to wait
             snapshot.unix_seconds >= last + STEP_SECONDS || snapshot.unix_seconds < *last
         });
         if is_due {
-            push(&mut self.times, snapshot.unix_seconds);
+            self.add_time(snapshot.unix_seconds);
             self.add_gpus(snapshot);
             self.add_processes(snapshot);
         }
     }
 
+    /// How live memory grew.
+    pub fn growth(&self) -> &LiveGrowth {
+        &self.growth
+    }
+
+    /// Adds the time of a point, and drops those that are too old, or from before the clock was set back.
+    fn add_time(&mut self, now: f64) {
+        let is_outdated = |time: &f64| *time > now || *time <= now - LENGTH_SECONDS;
+        let outdated = self.times.iter().rposition(is_outdated).map_or(0, |last| last + 1);
+        self.times.drain(..outdated);
+        push(&mut self.times, now, POINTS);
+    }
+
     fn add_gpus(&mut self, snapshot: &Snapshot) {
+        let points = self.times.len();
         let states = &snapshot.gpu_states.gpus;
         // NVML may fail for a while: a GPU is forgotten when nothing of its curves is left
         for gpu in &mut self.gpus {
             if states.iter().all(|state| state.gpu != gpu.gpu) {
-                push(&mut gpu.busy_percent, None);
-                push(&mut gpu.used_bytes, None);
-                push(&mut gpu.watts, None);
+                push(&mut gpu.busy_percent, None, points);
+                push(&mut gpu.used_bytes, None, points);
+                push(&mut gpu.watts, None, points);
                 gpu.missed += 1;
             }
         }
-        self.gpus.retain(|gpu| gpu.missed < POINTS);
+        self.gpus.retain(|gpu| gpu.missed < points);
         for state in states {
             let at = self.gpus.iter().position(|gpu| gpu.gpu == state.gpu).unwrap_or_else(|| {
                 self.gpus.push(GpuHistory { gpu: state.gpu, ..GpuHistory::default() });
@@ -133,14 +152,15 @@ impl History {
             });
             let (gpu, state) = (&mut self.gpus[at], &state.state);
             gpu.missed = 0;
-            push(&mut gpu.busy_percent, state.busy_percent);
-            push(&mut gpu.used_bytes, state.memory.as_ref().map(|memory| memory.used_bytes));
-            push(&mut gpu.watts, state.power_mw.map(|mw| mw / 1000));
+            push(&mut gpu.busy_percent, state.busy_percent, points);
+            push(&mut gpu.used_bytes, state.memory.as_ref().map(|memory| memory.used_bytes), points);
+            push(&mut gpu.watts, state.power_mw.map(|mw| mw / 1000), points);
         }
         self.gpus.sort_unstable_by_key(|gpu| gpu.gpu);
     }
 
     fn add_processes(&mut self, snapshot: &Snapshot) {
+        let points = self.times.len();
         let mut running: Vec<&ProcessSnapshot> =
             snapshot.processes.iter().map(AsRef::as_ref).filter(|p| p.exited_at_ns.is_none()).collect();
         if running.len() > MOST_PROCESSES {
@@ -164,9 +184,9 @@ impl History {
                 self.processes.len() - 1
             });
             let history = &mut self.processes[at];
-            push(&mut history.live_bytes, live_bytes(process));
+            push(&mut history.live_bytes, live_bytes(process), points);
             let before = std::mem::replace(&mut history.launches_before, launches);
-            push(&mut history.launches, launches.saturating_sub(before));
+            push(&mut history.launches, launches.saturating_sub(before), points);
         }
     }
 
@@ -287,6 +307,42 @@ mod tests {
         );
     }
 
+    /// Snapshots may be further apart than points, and their time is no multiple of that between points.
+    #[test]
+    fn curves_cover_fifteen_minutes_whatever_the_time_between_snapshots_is() {
+        for refresh in [0.5, 1.0, 3.0, 5.0, 7.0, 30.0, 60.0, 300.0, 1200.0] {
+            let mut history = History::default();
+            for number in 0..(3000.0 / refresh) as u32 + 1 {
+                let mut snapshot = at(f64::from(number) * refresh, vec![process(1, number.into(), 0)]);
+                snapshot.gpu_states.gpus = vec![IndexedGpu { gpu: 0, state: GpuState::default() }];
+                history.take(&snapshot);
+            }
+            let points = history.times.len();
+            let lengths = [
+                history.processes[0].live_bytes.len(),
+                history.processes[0].launches.len(),
+                history.gpus[0].busy_percent.len(),
+                history.gpus[0].used_bytes.len(),
+                history.gpus[0].watts.len(),
+            ];
+            assert_eq!(lengths, [points; 5], "{refresh}");
+            let span = history.times.back().unwrap() - history.times.front().unwrap();
+            let step = span / (points - 1).max(1) as f64;
+            assert!(points <= POINTS && span < LENGTH_SECONDS, "{refresh}: {points} points in {span} s");
+            assert!(span + step >= LENGTH_SECONDS || refresh > LENGTH_SECONDS, "{refresh}: {span} s");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_drops_later_points() {
+        let mut history = History::default();
+        for time in [100.0, 200.0, 300.0, 150.0, 160.0] {
+            history.take(&at(time, vec![process(1, time as u64, 0)]));
+        }
+        assert_eq!(history.times, [150.0, 160.0]);
+        assert_eq!(history.processes[0].live_bytes, [150, 160]);
+    }
+
     #[test]
     fn processes_with_most_memory_have_curves() {
         let mut history = History::default();
@@ -350,7 +406,7 @@ mod tests {
         history.take(&at(20.0, Vec::new()));
         history.take(&with_gpu(30));
         assert_eq!(history.gpus[0].busy_percent, [Some(7), None, Some(7)]);
-        for point in 0..POINTS {
+        for point in 0..(LENGTH_SECONDS / 10.0) as usize {
             assert_eq!(history.gpus.len(), 1, "{point}");
             history.take(&at(40.0 + 10.0 * point as f64, Vec::new()));
         }

@@ -1,28 +1,29 @@
 //! Turns successive readings into views: rates, shares and short histories.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
-use gpuprobe_event::Class;
 use gpuprobe_event::gpu_activity::{Part, Traffic};
 use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
 
-use super::details::Details;
+use super::details::{Details, Source};
+use super::live_growth::LiveGrowth;
 use super::reading::{CallSiteReading, GpuReading, ProcessReading, Reading, XidReading};
 use super::rows::{GpuRow, PendingCall, ProcessId, ProcessRow, View, XidRow};
 
 /// An idle GPU lowers its clocks, and settings of the operator do: both are no problem.
 const HARMLESS: [&str; 3] = ["gpu_idle", "applications_clocks_setting", "display_clock_setting"];
 
-/// The readings of one host that a view needs.
+/// The readings of one host that a view needs. Readings are shared: a clone has the histories only.
 #[derive(Clone, Debug)]
 pub struct LiveView {
     host: usize,
-    /// How many readings the histories have.
+    /// How many readings the histories of GPUs have.
     points: usize,
-    before: Option<Reading>,
-    latest: Reading,
+    before: Option<Arc<Reading>>,
+    latest: Arc<Reading>,
     gpus: HashMap<u8, GpuPoints>,
-    processes: HashMap<(u32, u64), VecDeque<LivePoint>>,
+    growth: LiveGrowth,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -36,12 +37,6 @@ struct GpuPoints {
 struct GpuPoint {
     busy_percent: Option<u32>,
     memory_percent: Option<u32>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct LivePoint {
-    unix_seconds: f64,
-    bytes: u64,
 }
 
 fn push<T>(history: &mut VecDeque<T>, point: T, most: usize) {
@@ -58,10 +53,17 @@ impl LiveView {
             host,
             points,
             before: None,
-            latest: Reading::default(),
+            latest: Arc::default(),
             gpus: HashMap::new(),
-            processes: HashMap::new(),
+            growth: LiveGrowth::default(),
         }
+    }
+
+    /// A view of two readings, whose growth has been followed elsewhere.
+    pub fn of_readings(before: Option<Reading>, latest: Reading, growth: LiveGrowth) -> Self {
+        let mut view = Self::new(0, 2);
+        before.into_iter().chain([latest]).for_each(|reading| view.take(reading));
+        Self { growth, ..view }
     }
 
     /// Takes the next reading. A reading with the time of the last one replaces nothing: it is the same.
@@ -85,14 +87,10 @@ impl LiveView {
             }
         }
         self.gpus.retain(|_, history| history.missed < self.points);
-        for process in &reading.processes {
-            let point = LivePoint { unix_seconds: reading.unix_seconds, bytes: process.live_bytes() };
-            push(self.processes.entry((process.pid, process.instance)).or_default(), point, self.points);
-        }
-        let is_listed: std::collections::HashSet<_> =
-            reading.processes.iter().map(|process| (process.pid, process.instance)).collect();
-        self.processes.retain(|key, _| is_listed.contains(key));
-        self.before = Some(std::mem::replace(&mut self.latest, reading));
+        let running = reading.processes.iter().filter(|process| process.exited_at_ns.is_none());
+        let live = running.map(|process| (process.key(), process.live_bytes()));
+        self.growth.take(reading.unix_seconds, live);
+        self.before = Some(std::mem::replace(&mut self.latest, Arc::new(reading)));
     }
 
     /// Whether there are two readings, so that there are rates.
@@ -123,14 +121,14 @@ impl LiveView {
             losses,
             budget: reading.budget.as_ref().and_then(|budget| budget.share),
             estimated: sampled.map(|sampled| sampled.function.clone()).collect(),
-            own_cpu_share: self.share(own(reading), self.before.as_ref().and_then(own)),
+            own_cpu_share: self.share(own(reading), self.before.as_deref().and_then(own)),
             own_resident_bytes: reading.self_metrics.as_ref().map(|own| own.resident_bytes),
         }
     }
 
     /// The details of a process, if it is listed.
     pub fn details(&self, id: ProcessId) -> Option<Details> {
-        let is_it = |process: &&ProcessReading| (process.pid, process.instance) == (id.pid, id.instance);
+        let is_it = |process: &&ProcessReading| process.key() == (id.pid, id.instance);
         if id.host != self.host {
             return None;
         }
@@ -141,9 +139,16 @@ impl LiveView {
             .call_sites
             .iter()
             .find(|sites| sites.pid == process.pid && sites.name == process.name);
-        let is_estimated = |function: &str| self.latest.is_estimated(function);
         let gpu_time = self.latest.gpu_times.iter().find(|time| time.pid == process.pid);
-        Some(Details::new(process, before, sites, gpu_time, self.elapsed_seconds(), &is_estimated))
+        Some(Details::new(&Source {
+            process,
+            before,
+            sites,
+            gpu_time,
+            elapsed_seconds: self.elapsed_seconds(),
+            estimates: self.latest.estimates(process),
+            is_estimated: &|function| self.latest.is_estimated(function),
+        }))
     }
 
     /// The time between the last two readings; `None` if there is only one, or the clock was set back.
@@ -193,10 +198,8 @@ impl LiveView {
 
     fn process_rows(&self) -> Vec<ProcessRow> {
         let before: HashMap<(u32, u64), &ProcessReading> =
-            self.before.iter().flat_map(|b| &b.processes).map(|p| ((p.pid, p.instance), p)).collect();
-        let row = |process: &ProcessReading| {
-            self.process_row(process, before.get(&(process.pid, process.instance)).copied())
-        };
+            self.before.iter().flat_map(|b| &b.processes).map(|p| (p.key(), p)).collect();
+        let row = |process: &ProcessReading| self.process_row(process, before.get(&process.key()).copied());
         self.latest.processes.iter().map(row).collect()
     }
 
@@ -215,11 +218,11 @@ impl LiveView {
         gpus.dedup();
         let busy = uses().filter_map(|user| user.busy_percent.as_ref()?.first().copied());
         let is_same = |pid: u32, name: &str| !has_exited && pid == process.pid && name == process.name;
-        let pending = self.latest.pending.iter().find(|pending| is_same(pending.pid, &pending.name));
+        let pending = self.latest.pending_of(process);
+        let estimates = self.latest.estimates(process);
         let mut sites = self.latest.call_sites.iter().filter(|sites| is_same(sites.pid, &sites.name));
         let costs = self.latest.budget.iter().flat_map(|budget| &budget.processes);
-        let mut costs = costs.filter(|cost| (cost.pid, cost.instance) == (process.pid, process.instance));
-        let history = self.processes.get(&(process.pid, process.instance));
+        let mut costs = costs.filter(|cost| (cost.pid, cost.instance) == process.key());
         ProcessRow {
             id: ProcessId { host: self.host, pid: process.pid, instance: process.instance },
             name: process.name.clone(),
@@ -232,31 +235,26 @@ impl LiveView {
             gpu_percent: busy.reduce(u32::saturating_add),
             live_bytes: process.live_bytes(),
             peak_bytes: process.memory.peak_bytes,
-            growth_per_second: history.and_then(growth),
+            growth_per_second: self.growth.of(process.key()),
             launches: process.launches(),
             launches_per_second: rate(ProcessReading::launches),
-            has_estimated_launches: self.latest.has_estimates(process, &[Class::Launch, Class::GraphLaunch]),
+            has_estimated_launches: estimates.launches,
             copies: process.copies(),
             copies_per_second: rate(ProcessReading::copies),
             copied_bytes_per_second: rate(ProcessReading::copied_bytes),
-            has_estimated_copies: self.latest.has_estimates(process, &[Class::Memcpy, Class::Memset]),
+            has_estimated_copies: estimates.copies,
+            // what was counted of an open call is not counted again when it returns
             calls_share: rate(ProcessReading::call_ns).map(|ns| ns / 1e9),
+            has_estimated_calls: estimates.calls,
             errors: process.errors(),
             errors_per_second: rate(ProcessReading::errors),
+            has_estimated_errors: estimates.errors,
             pending: pending.map(|call| PendingCall { function: call.function.clone(), age_ns: call.age_ns }),
             has_suspect: sites.any(|sites| sites.call_sites.iter().any(CallSiteReading::is_suspect)),
             cost_share: costs.next().map(|cost| cost.share),
             has_exited,
-            live_history: history.into_iter().flatten().map(|point| point.bytes).collect(),
         }
     }
-}
-
-/// Bytes per second from the first point to the last.
-fn growth(history: &VecDeque<LivePoint>) -> Option<f64> {
-    let (first, last) = (history.front()?, history.back()?);
-    let seconds = last.unix_seconds - first.unix_seconds;
-    (seconds > 0.0).then(|| (last.bytes as f64 - first.bytes as f64) / seconds)
 }
 
 /// The values of these names that are there, in the order of the names.

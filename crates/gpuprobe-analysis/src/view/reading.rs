@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuprobe_event::Class;
+use gpuprobe_event::{Api, Class};
 use serde::Deserialize;
 
 /// One reading of a host.
@@ -50,6 +50,8 @@ pub struct ProcessReading {
     pub functions: Vec<FunctionReading>,
     pub failures: Vec<FailureReading>,
     pub memory: MemoryReading,
+    /// Time since the beginning of its open calls.
+    pub open_ns: u64,
     pub gpu_ops: GpuOpsReading,
 }
 
@@ -77,6 +79,13 @@ pub struct FunctionReading {
     pub errors: u64,
     pub total_ns: u64,
     pub latency: Vec<u64>,
+}
+
+impl FunctionReading {
+    /// Whether it is of an API that does the work, such as the CUDA driver.
+    fn does_work(&self) -> bool {
+        Api::from_name(&self.api).is_some_and(Api::does_work)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -339,6 +348,10 @@ pub struct SelfReading {
 }
 
 impl ProcessReading {
+    pub(super) fn key(&self) -> (u32, u64) {
+        (self.pid, self.instance)
+    }
+
     /// Live memory on GPUs and on the host.
     pub(super) fn live_bytes(&self) -> u64 {
         self.memory.live.iter().fold(0, |sum, live| sum.saturating_add(live.bytes))
@@ -358,9 +371,11 @@ impl ProcessReading {
         self.gpu_ops.copies.iter().fold(0, |sum, copies| sum.saturating_add(copies.bytes))
     }
 
-    /// Time inside calls, of all threads together.
+    /// Time inside calls of the APIs that do the work, such as the CUDA driver, of all threads together. Calls of other libraries
+    /// contain these calls, which would be counted twice.
     pub(super) fn call_ns(&self) -> u64 {
-        self.functions.iter().fold(0, |sum, function| sum.saturating_add(function.total_ns))
+        let functions = self.functions.iter().filter(|function| function.does_work());
+        functions.fold(self.open_ns, |sum, function| sum.saturating_add(function.total_ns))
     }
 
     /// Calls that failed, including those of the runtime that did not reach the CUDA driver.
@@ -377,6 +392,16 @@ impl ProcessReading {
     }
 }
 
+/// Which figures of a process are estimates, because their functions were sampled to stay within the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Estimates {
+    pub(super) launches: bool,
+    pub(super) copies: bool,
+    /// Time in calls.
+    pub(super) calls: bool,
+    pub(super) errors: bool,
+}
+
 impl Reading {
     /// Whether figures of a function are estimates, because it was sampled to stay within the budget.
     pub(super) fn is_estimated(&self, function: &str) -> bool {
@@ -384,10 +409,27 @@ impl Reading {
         sampled.into_iter().any(|sampled| sampled.function == function)
     }
 
-    /// Whether figures of a process about functions of these classes are estimates.
-    pub(super) fn has_estimates(&self, process: &ProcessReading, classes: &[Class]) -> bool {
-        let is_of_classes =
-            |function: &FunctionReading| classes.iter().any(|class| class.as_str() == function.class);
-        process.functions.iter().any(|f| is_of_classes(f) && self.is_estimated(&f.function))
+    /// Which figures of a process are estimates.
+    pub(super) fn estimates(&self, process: &ProcessReading) -> Estimates {
+        if self.budget.as_ref().is_none_or(|budget| budget.sampled.is_empty()) {
+            return Estimates::default();
+        }
+        let of_classes = |classes: &[Class]| {
+            let is_of_classes =
+                |function: &FunctionReading| classes.iter().any(|class| class.as_str() == function.class);
+            process.functions.iter().any(|f| is_of_classes(f) && self.is_estimated(&f.function))
+        };
+        Estimates {
+            launches: of_classes(&[Class::Launch, Class::GraphLaunch]),
+            copies: of_classes(&[Class::Memcpy, Class::Memset]),
+            calls: process.functions.iter().any(|f| f.does_work() && self.is_estimated(&f.function)),
+            errors: process.failures.iter().any(|failure| self.is_estimated(&failure.function)),
+        }
+    }
+
+    /// The oldest pending call of a process.
+    pub(super) fn pending_of(&self, process: &ProcessReading) -> Option<&PendingReading> {
+        let is_it = |pending: &&PendingReading| (pending.pid, &pending.name) == (process.pid, &process.name);
+        self.pending.iter().find(is_it).filter(|_| process.exited_at_ns.is_none())
     }
 }

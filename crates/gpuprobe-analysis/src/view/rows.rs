@@ -91,7 +91,8 @@ pub struct ProcessRow {
     pub gpu_percent: Option<u32>,
     pub live_bytes: u64,
     pub peak_bytes: u64,
-    /// Change of live memory per second over the history; `None` before the second reading.
+    /// Change of live memory per second over the last minute; `None` before the second reading, and after the
+    /// exit.
     pub growth_per_second: Option<f64>,
     pub launches: u64,
     pub launches_per_second: Option<f64>,
@@ -101,18 +102,19 @@ pub struct ProcessRow {
     pub copies_per_second: Option<f64>,
     pub copied_bytes_per_second: Option<f64>,
     pub has_estimated_copies: bool,
-    /// Time in calls as a share of the time since the reading before. Threads add up.
+    /// Time in calls that do the work as a share of the time since the reading before, also in calls that have not
+    /// returned. Threads add up.
     pub calls_share: Option<f64>,
+    pub has_estimated_calls: bool,
     pub errors: u64,
     pub errors_per_second: Option<f64>,
+    pub has_estimated_errors: bool,
     pub pending: Option<PendingCall>,
     /// A call site is suspected to leak.
     pub has_suspect: bool,
     /// The share of its time that the probes take, if that is measured.
     pub cost_share: Option<f64>,
     pub has_exited: bool,
-    /// Live bytes at the last readings, oldest first.
-    pub live_history: Vec<u64>,
 }
 
 /// XIDs of one number on one GPU.

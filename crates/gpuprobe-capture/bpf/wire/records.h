@@ -70,7 +70,7 @@ struct gp_graph_record {
 	__s64 count;
 };
 
-/* The outermost open call of a thread, if it began long ago. */
+/* The outermost open call of a thread. */
 struct gp_pending_call {
 	__u64 instance;
 	__u32 tgid;

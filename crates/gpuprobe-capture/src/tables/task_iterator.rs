@@ -37,7 +37,7 @@ pub(crate) fn read_bytes(link: &Link, most: u64) -> Result<Vec<u8>, libbpf_rs::E
     Ok(bytes)
 }
 
-/// The outermost call of every thread, if it is pending. What the Linux kernel runs outside of a library call does not
+/// The outermost open call of every thread. What the Linux kernel runs outside of a library call does not
 /// count: threads of the CUDA driver poll its devices for as long as they live. Launches whose return is not probed may
 /// have returned.
 pub(crate) fn pending_calls(object: &Object, clock: Clock) -> Result<Vec<PendingCall>, CaptureError> {

@@ -95,10 +95,10 @@ fn since(
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::Tgid;
     use gpuprobe_event::counters::{CopyTotals, HostMemory, LATENCY_BUCKETS};
 
     use super::*;
+    use crate::test_processes::process;
 
     fn at(unix_seconds: f64, bytes: Option<u64>, exited_at_ns: Option<u64>) -> Snapshot {
         let copies = |bytes| CopyTotals {
@@ -112,18 +112,9 @@ mod tests {
             sizes: [0; LATENCY_BUCKETS],
         };
         let process = |bytes| ProcessSnapshot {
-            pid: Tgid(7),
-            instance: 1,
-            name: "app".to_owned(),
-            ns_pid: None,
-            container: None,
-            uid: None,
             exited_at_ns,
-            functions: Vec::new(),
-            failures: Vec::new(),
-            memory: Default::default(),
             gpu_ops: gpuprobe_analysis::GpuOps { copies: vec![copies(bytes)], ..Default::default() },
-            allocations: Vec::new(),
+            ..process(7, "app")
         };
         let processes = bytes.map(|bytes| process(bytes).into()).into_iter().collect();
         Snapshot { unix_seconds, processes, ..Snapshot::default() }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::PoisonError;
 
 use gpuprobe_analysis::Snapshot;
-use gpuprobe_analysis::view::{History, LiveView, ProcessId, View};
+use gpuprobe_analysis::view::{History, LiveGrowth, LiveView, ProcessId, View};
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::{CharEscape, Formatter};
@@ -21,7 +21,8 @@ struct PageView<'a> {
 
 /// The overview. Everything in it can be written as JSON.
 pub(super) fn view_json(source: &TextSource) -> Vec<u8> {
-    let view = live_view(source.before.as_deref(), &source.snapshot).view();
+    let growth = source.history.lock().unwrap_or_else(PoisonError::into_inner).growth().clone();
+    let view = live_view(source.before.as_deref(), &source.snapshot, growth).view();
     let history = source.history.lock().unwrap_or_else(PoisonError::into_inner);
     printable_json(&PageView { view, history: &history }).unwrap_or_default()
 }
@@ -29,19 +30,15 @@ pub(super) fn view_json(source: &TextSource) -> Vec<u8> {
 /// One process in detail, if it is listed.
 pub(super) fn details_json(source: &TextSource, pid: u32, instance: u64) -> Option<Vec<u8>> {
     let before = source.before.as_ref().map(|before| only(before, pid));
-    let view = live_view(before.as_ref(), &only(&source.snapshot, pid));
+    let view = live_view(before.as_ref(), &only(&source.snapshot, pid), LiveGrowth::default());
     let details = view.details(ProcessId { host: 0, pid, instance })?;
     printable_json(&details).ok()
 }
 
-fn live_view(before: Option<&Snapshot>, snapshot: &Snapshot) -> LiveView {
-    let mut view = LiveView::new(0, 2);
-    for snapshot in before.into_iter().chain([snapshot]) {
-        if let Ok(reading) = reading_of(snapshot) {
-            view.take(reading);
-        }
-    }
-    view
+/// Everything in a snapshot can be read.
+fn live_view(before: Option<&Snapshot>, snapshot: &Snapshot, growth: LiveGrowth) -> LiveView {
+    let read = |snapshot| reading_of(snapshot).ok();
+    LiveView::of_readings(before.and_then(read), read(snapshot).unwrap_or_default(), growth)
 }
 
 /// The part of a snapshot about one pid.

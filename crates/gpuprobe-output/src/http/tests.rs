@@ -3,11 +3,13 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use axum::http::StatusCode;
+use gpuprobe_analysis::snapshot::GpuMemory;
 use gpuprobe_analysis::{LibraryProbes, ProcessSnapshot, Snapshot};
-use gpuprobe_event::Tgid;
+use gpuprobe_event::{MemoryAmount, Space};
 
 use super::*;
 use crate::metrics::{Format, encode};
+use crate::test_processes::process;
 
 const JSON: latest::Page = latest::Page { text: latest::Text::Json, coding: latest::Coding::Plain };
 pub(super) const REFRESH: Duration = Duration::from_millis(50);
@@ -183,29 +185,19 @@ fn the_page_loads_only_its_own_files_and_other_paths_are_not_found() {
 #[test]
 fn the_view_has_rates_and_a_history_and_a_process_has_details() {
     let &Started { address, ref latest, .. } = &started();
-    for at in [1.0, 7.0] {
-        let process = ProcessSnapshot {
-            pid: Tgid(12),
-            instance: u64::MAX,
-            name: "app".to_owned(),
-            ns_pid: None,
-            container: None,
-            uid: None,
-            exited_at_ns: None,
-            functions: Vec::new(),
-            failures: Vec::new(),
-            memory: Default::default(),
-            gpu_ops: Default::default(),
-            allocations: Vec::new(),
-        };
+    for (at, bytes) in [(1.0, 100), (3.0, 100), (7.0, 700)] {
+        let mut process = ProcessSnapshot { instance: u64::MAX, ..process(12, "app") };
+        let amount = MemoryAmount { kind: Space::Device, allocations: 1, bytes };
+        process.memory.live = vec![GpuMemory { gpu: None, amount }];
         let processes = vec![Arc::new(process)];
         latest.publish(Snapshot { unix_seconds: at, processes, ..Snapshot::default() }, REFRESH);
     }
     let json: serde_json::Value = serde_json::from_str(&ask(address, "/api/view").1).unwrap();
     let row = &json["view"]["processes"][0];
     assert_eq!((&row["id"]["pid"], &row["launches_per_second"]), (&12.into(), &0.0.into()));
+    assert_eq!(row["growth_per_second"], 100.0, "over the last minute, as top shows it");
     assert_eq!(row["id"]["instance"], u64::MAX.to_string(), "JavaScript has no such numbers");
-    assert_eq!(json["history"]["times"].as_array().unwrap().len(), 2);
+    assert_eq!(json["history"]["times"], serde_json::json!([1.0, 7.0]));
     let (head, body) = ask(address, &format!("/api/process/12/{}", u64::MAX));
     assert!(head.contains(" 200 ") && body.contains("\"kernels\":["), "{head} {body}");
     for path in ["/api/process/13/1", "/api/process/12/1"] {

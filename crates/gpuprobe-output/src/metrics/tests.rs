@@ -8,6 +8,7 @@ use gpuprobe_event::counters::{LiveTotals, ProcessKey, SiteMemory};
 use gpuprobe_event::{Api, Frame, Losses, SiteId, Tgid};
 
 use super::*;
+use crate::test_processes::process;
 
 fn snapshot(paths: &[&str]) -> Snapshot {
     let library = |path: &&str| LibraryProbes { path: (*path).to_owned(), attached: 2, ..Default::default() };
@@ -106,20 +107,7 @@ fn no_two_call_sites_share_a_label() {
 
 #[test]
 fn a_budget_reports_its_share_the_sampled_functions_and_the_cost_of_each_process() {
-    let process = ProcessSnapshot {
-        pid: Tgid(7),
-        instance: 3,
-        name: "app".to_owned(),
-        ns_pid: None,
-        container: None,
-        uid: None,
-        exited_at_ns: None,
-        functions: Vec::new(),
-        failures: Vec::new(),
-        memory: Default::default(),
-        gpu_ops: Default::default(),
-        allocations: Vec::new(),
-    };
+    let process = ProcessSnapshot { instance: 3, ..process(7, "app") };
     let sampled = |function, ratio| SampledFunction {
         api: Api::Driver,
         function,

@@ -3,12 +3,13 @@ use std::sync::Arc;
 use gpuprobe_analysis::snapshot::{Failure, FunctionCounts};
 use gpuprobe_analysis::{GpuErrors, ProcessSnapshot, SelfMetrics};
 use gpuprobe_event::counters::LATENCY_BUCKETS;
-use gpuprobe_event::{Api, Class, Container, HostGpu, PciAddress, Pod, Tgid};
+use gpuprobe_event::{Api, Class, Container, HostGpu, PciAddress, Pod};
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, NumberDataPoint, metric, number_data_point};
 
 use super::super::received::metrics_of;
 use super::*;
+use crate::test_processes;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -39,18 +40,11 @@ pub(in crate::otlp) fn process(pid: u32, calls: u64, failures: u64) -> Arc<Proce
     };
     let pod = Pod { namespace: "ns".to_owned(), name: "pod".to_owned(), container: "c".to_owned() };
     Arc::new(ProcessSnapshot {
-        pid: Tgid(pid),
         instance: 3,
-        name: "a\"b\\\n".to_owned(),
-        ns_pid: None,
         container: Some(Container { id: "cafe".to_owned(), pod: Some(pod) }),
-        uid: None,
-        exited_at_ns: None,
         functions: vec![function(calls)],
         failures: vec![failure],
-        memory: Default::default(),
-        gpu_ops: Default::default(),
-        allocations: Vec::new(),
+        ..test_processes::process(pid, "a\"b\\\n")
     })
 }
 

@@ -111,7 +111,9 @@ pub(super) fn cell(
         Column::Copies => {
             plain(or_dash(row.copies_per_second.map(|n| estimated(rate(n), row.has_estimated_copies))))
         }
-        Column::Calls => plain(or_dash(row.calls_share.map(percent))),
+        Column::Calls => {
+            plain(or_dash(row.calls_share.map(|share| estimated(percent(share), row.has_estimated_calls))))
+        }
         Column::Errors => {
             let is_new = row.errors_per_second.is_some_and(|rate| rate > 0.0);
             let ink = match row.errors {
@@ -119,7 +121,7 @@ pub(super) fn cell(
                 _ if is_new => Ink::Alarm,
                 _ => Ink::Warning,
             };
-            (row.errors.to_string(), ink)
+            (estimated(row.errors.to_string(), row.has_estimated_errors), ink)
         }
         Column::Pending => match &row.pending {
             Some(call) => {

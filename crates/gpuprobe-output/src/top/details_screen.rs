@@ -76,8 +76,9 @@ fn draw_head(row: &ProcessRow, shown: &Shown<'_>, canvas: &mut Canvas<'_>) -> u1
     let mut parts = vec![format!("{} live", short_bytes(row.live_bytes))];
     parts.push(format!("peak {}", short_bytes(row.peak_bytes)));
     parts.extend(row.growth_per_second.map(|bytes| format!("growth {}/s", growth(bytes))));
-    parts.push(format!("{} launches", grouped(row.launches)));
-    parts.extend(row.calls_share.map(|share| format!("{}% in calls", percent(share))));
+    parts.push(format!("{} launches", estimated(grouped(row.launches), row.has_estimated_launches)));
+    let in_calls = |share| estimated(percent(share), row.has_estimated_calls);
+    parts.extend(row.calls_share.map(|share| format!("{}% in calls", in_calls(share))));
     parts.extend(row.container.as_ref().map(|container| format!("in {container}")));
     parts.extend(shown.view.host_name(row.id.host).map(str::to_owned));
     parts.extend(row.has_exited.then(|| "exited".to_owned()));
@@ -162,9 +163,9 @@ fn kernels(details: &Details) -> Table {
     let has_gpu_time = details.kernels.iter().any(|kernel| kernel.gpu_share.is_some());
     let rows = details.kernels.iter().map(|kernel| {
         let mut numbers = vec![
-            grouped(kernel.launches),
-            or_dash(kernel.launches_per_second.map(rate)),
-            grouped(kernel.in_graphs),
+            estimated(grouped(kernel.launches), kernel.is_estimated),
+            or_dash(kernel.launches_per_second.map(|n| estimated(rate(n), kernel.is_estimated))),
+            estimated(grouped(kernel.in_graphs), kernel.is_estimated && kernel.in_graphs > 0),
             or_dash(kernel.mean_call_ns.map(short_duration)),
         ];
         if has_gpu_time {
@@ -205,10 +206,13 @@ fn sites(details: &Details, canvas: &Canvas<'_>) -> Table {
 fn copies(details: &Details) -> Table {
     let rows = details.copies.iter().map(|copy| {
         let numbers = vec![
-            grouped(copy.copies),
-            or_dash(copy.copies_per_second.map(rate)),
-            short_bytes(copy.bytes),
-            or_dash(copy.bytes_per_second.map(|bytes| format!("{}/s", short_bytes(bytes as u64)))),
+            estimated(grouped(copy.copies), copy.is_estimated),
+            or_dash(copy.copies_per_second.map(|n| estimated(rate(n), copy.is_estimated))),
+            estimated(short_bytes(copy.bytes), copy.is_estimated),
+            or_dash(
+                copy.bytes_per_second
+                    .map(|bytes| estimated(format!("{}/s", short_bytes(bytes as u64)), copy.is_estimated)),
+            ),
         ];
         Row {
             ink: if copy.errors > 0 { Ink::Warning } else { Ink::Plain },
@@ -228,7 +232,7 @@ fn calls(details: &Details) -> Table {
             or_dash(call.mean_ns.map(short_duration)),
             below(call.p50_below_ns),
             below(call.p99_below_ns),
-            grouped(call.errors),
+            estimated(grouped(call.errors), call.is_estimated && call.errors > 0),
         ];
         Row {
             ink: if call.errors > 0 { Ink::Warning } else { Ink::Plain },
@@ -241,7 +245,7 @@ fn calls(details: &Details) -> Table {
 
 fn errors(details: &Details) -> Table {
     let rows = details.errors.iter().map(|error| Row {
-        numbers: vec![grouped(error.count)],
+        numbers: vec![estimated(grouped(error.count), error.is_estimated)],
         text: format!("{} in {}", error.error, error.function),
         ink: Ink::Warning,
     });

@@ -311,7 +311,6 @@ fn a_frame_of_a_large_host_is_quick() {
         });
     }
     session.view = session.live.view();
-    assert!(session.view.processes.iter().all(|process| process.live_history.len() <= 60));
     assert!(session.view.gpus.iter().all(|gpu| gpu.busy_history.len() <= 60));
 }
 

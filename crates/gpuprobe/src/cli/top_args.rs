@@ -10,7 +10,7 @@ use gpuprobe_capture::Tier;
 use super::daemon_args::NvmlArgs;
 use super::value_parsers::{pid, share, span};
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct TopArgs {
     /// Only this process and the processes it forks (repeatable); by default every process of the host
     #[arg(short = 'd', long = "pid", value_name = "PID", value_parser = pid)]

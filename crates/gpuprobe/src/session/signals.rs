@@ -31,9 +31,9 @@ fn handled_signals() -> SigSet {
     set
 }
 
-/// The signals that stop and continue a program on a terminal.
-fn stop_signals() -> SigSet {
-    SigSet::from_iter([Signal::SIGTSTP, Signal::SIGCONT])
+/// The signals that stop and continue a program on a terminal, and that report a new size of the terminal.
+fn terminal_signals() -> SigSet {
+    SigSet::from_iter([Signal::SIGTSTP, Signal::SIGCONT, Signal::SIGWINCH])
 }
 
 /// Blocks SIGQUIT, which Ctrl-\ sends, before the others: it asks for stacks, and is answered once there is something to
@@ -66,9 +66,9 @@ impl Signals {
         Self::of(&handled_signals())
     }
 
-    /// Also receives SIGTSTP and SIGCONT, for a program that covers the terminal.
-    pub(crate) fn block_with_stops() -> Result<Self> {
-        Self::of(&handled_signals().iter().chain(stop_signals().iter()).collect())
+    /// Also receives the signals of a program that covers the terminal.
+    pub(crate) fn block_on_terminal() -> Result<Self> {
+        Self::of(&handled_signals().iter().chain(terminal_signals().iter()).collect())
     }
 
     fn of(set: &SigSet) -> Result<Self> {
@@ -111,7 +111,8 @@ impl Signals {
 
 /// Whether a signal ends gpuprobe. SIGUSR1 and SIGUSR2 are meant for the command that it runs.
 pub(crate) fn ends_session(signal: Signal) -> bool {
-    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2 | Signal::SIGTSTP | Signal::SIGCONT)
+    let is_of_command = matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2);
+    !is_of_command && !terminal_signals().contains(signal)
 }
 
 /// Stops this process as Ctrl-Z would, and returns when it is continued. Without a shell that could continue it, Linux

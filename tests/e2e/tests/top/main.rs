@@ -1,6 +1,7 @@
 //! `gpuprobe top`: on a terminal, as text and JSON, and of a daemon.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+mod large_hosts;
 mod terminal_pane;
 mod top_of_daemons;
 mod top_on_a_terminal;

@@ -207,6 +207,15 @@ impl Snapshot {
         let mut all = self.processes.iter().skip(from).take_while(|process| process.pid == pid);
         all.find(|process| process.exited_at_ns.is_none()).map(AsRef::as_ref)
     }
+
+    /// Sets the time in open calls of running processes.
+    pub fn set_open_times(&mut self, open: &HashMap<ProcessKey, u64>) {
+        for process in self.processes.iter_mut().filter(|process| process.exited_at_ns.is_none()) {
+            if let Some(open_ns) = open.get(&process.key()) {
+                Arc::make_mut(process).open_ns = *open_ns;
+            }
+        }
+    }
 }
 
 /// Adds the rows of GPU operations to their processes.

@@ -16,6 +16,7 @@ const MOST_ENTRIES = 100;
 const COLUMNS = [
   { title: "PID", show: (p) => String(p.id.pid), by: (p) => p.id.pid },
   { title: "Command", show: (p) => p.name, by: (p) => p.name, isText: true, isLink: true },
+  { title: "User", show: (p) => orDash(p.uid), by: (p) => p.uid ?? -1, exact: () => "the number of the user" },
   { title: "GPU", show: (p) => p.gpus.join(",") || "-", by: (p) => p.gpus.join(","), isText: true },
   { title: "GPU%", show: (p) => orDash(p.gpu_percent), by: (p) => p.gpu_percent ?? -1 },
   {
@@ -42,10 +43,14 @@ const COLUMNS = [
     by: (p) => p.copies_per_second ?? -1,
     exact: (p) => `${p.copies} copies`,
   },
-  { title: "In calls", show: (p) => percent(p.calls_share), by: (p) => p.calls_share ?? -1 },
+  {
+    title: "In calls",
+    show: (p) => estimated(percent(p.calls_share), p.has_estimated_calls),
+    by: (p) => p.calls_share ?? -1,
+  },
   {
     title: "Errors",
-    show: (p) => count(p.errors),
+    show: (p) => estimated(count(p.errors), p.has_estimated_errors),
     by: (p) => p.errors,
     look: (p) => (p.errors_per_second > 0 ? "alarm" : p.errors > 0 ? "warning" : ""),
   },
@@ -95,7 +100,10 @@ function gpuCard(gpu, curves, span) {
   ];
   card.append(element("p", parts.filter((part) => part !== "-").join(", "), "faint"));
   const used = gpu.activity.map(([part, share]) => `${part.replaceAll("_", " ")} ${percent(share)}`);
-  const traffic = gpu.traffic.map(([link, rate]) => `${link.replaceAll("_", " ")} ${bytes(rate)}/s`);
+  // GPM reports PCIe, too, and for a longer time
+  const pcie = [["pcie rx", gpu.pcie_rx_bytes_per_second], ["pcie tx", gpu.pcie_tx_bytes_per_second]];
+  const links = gpu.traffic.length > 0 ? gpu.traffic : pcie.filter(([, rate]) => rate !== null);
+  const traffic = links.map(([link, rate]) => `${link.replaceAll("_", " ")} ${bytes(rate)}/s`);
   for (const text of [used, traffic]) if (text.length > 0) card.append(element("p", text.join(", "), "faint"));
   if (gpu.throttled.length > 0) {
     card.append(element("p", `throttled: ${gpu.throttled.join(", ").replaceAll("_", " ")}`, "warning"));

@@ -2,7 +2,7 @@
 
 import { curveCard } from "./charts.js";
 import { byId, element, show, textNode } from "./dom.js";
-import { bytes, count, duration, estimated, orDash, percent, rate, spanOf } from "./units.js";
+import { bytes, count, duration, estimated, growth, orDash, percent, rate, spanOf } from "./units.js";
 
 /** Call sites whose memory is drawn over time. */
 const MOST_CURVES = 6;
@@ -12,7 +12,7 @@ export function drawProcess(process, details, history) {
   show(byId("process-title"), [element("bdi", process.name), textNode(` (${process.id.pid})`)]);
   const parts = [`${bytes(process.live_bytes)} live`, `peak ${bytes(process.peak_bytes)}`];
   parts.push(`${estimated(count(process.launches), process.has_estimated_launches)} launches`);
-  parts.push(`${percent(process.calls_share)} of its time in calls`);
+  parts.push(`${estimated(percent(process.calls_share), process.has_estimated_calls)} of its time in calls`);
   if (process.pending) parts.push(`in ${process.pending.function} for ${duration(process.pending.age_ns)}`);
   if (process.has_exited) parts.push("exited");
   byId("process-summary").textContent = parts.join(", ");
@@ -32,10 +32,13 @@ function curves(process, details, history) {
   const known = history.processes.find(isThis);
   const cards = [];
   if (known) {
-    const [most, launches] = [Math.max(...known.live_bytes), Math.max(...known.launches)];
-    const span = spanOf({ times: history.times.slice(-known.live_bytes.length) });
+    const times = history.times.slice(-known.live_bytes.length);
+    const [most, span] = [Math.max(...known.live_bytes), spanOf({ times })];
     cards.push(curveCard("Live memory", known.live_bytes, most, `${span}, up to ${bytes(most)}`));
-    cards.push(curveCard("Launches", known.launches, launches, `${span}, up to ${count(launches)} in 5 s`));
+    // the first point has none before it
+    const launches = known.launches.map((n, at) => (at > 0 ? n / (times[at] - times[at - 1]) : null));
+    const fastest = Math.max(0, ...launches.slice(1));
+    cards.push(curveCard("Launches", launches, fastest, `${span}, up to ${rate(fastest)} per second`));
   }
   for (const site of details.sites.filter((site) => site.curve.length > 1).slice(0, MOST_CURVES)) {
     const most = Math.max(...site.curve);
@@ -46,15 +49,16 @@ function curves(process, details, history) {
 }
 
 function tables(details) {
+  const { streams } = details;
   const below = (ns) => orDash(ns, (ns) => `<${duration(ns)}`);
   return [
     ...table(
       "Kernels",
       ["Launches", "/s", "In graphs", "Mean call", "Mean on GPU", "Of GPU time", "Kernel"],
       details.kernels.map((k) => [
-        count(k.launches),
-        rate(k.launches_per_second),
-        count(k.in_graphs),
+        estimated(count(k.launches), k.is_estimated),
+        estimated(rate(k.launches_per_second), k.is_estimated),
+        estimated(count(k.in_graphs), k.is_estimated && k.in_graphs > 0),
         orDash(k.mean_call_ns, duration),
         orDash(k.mean_gpu_ns, duration),
         percent(k.gpu_share),
@@ -63,20 +67,21 @@ function tables(details) {
     ),
     ...table(
       "Live memory by call site",
-      ["Live", "Blocks", "Verdict", "Call site"],
-      details.sites.map((s) => [[bytes(s.live_bytes), s.live_bytes], count(s.allocations), s.verdict, s.name]),
+      ["Live", "Blocks", "Growth/s", "Verdict", "Call site"],
+      [...details.sites.map(siteCells), ...otherSites(details)],
     ),
     ...table(
       "Copies",
       ["Copies", "/s", "Bytes", "Bandwidth", "Kind"],
       details.copies.map((c) => [
-        count(c.copies),
-        rate(c.copies_per_second),
-        [bytes(c.bytes), c.bytes],
-        orDash(c.bytes_per_second, (n) => `${bytes(n)}/s`),
+        estimated(count(c.copies), c.is_estimated),
+        estimated(rate(c.copies_per_second), c.is_estimated),
+        [estimated(bytes(c.bytes), c.is_estimated), c.bytes],
+        estimated(orDash(c.bytes_per_second, (n) => `${bytes(n)}/s`), c.is_estimated),
         c.what,
       ]),
     ),
+    ...table(`Gaps of streams: ${count(streams.streams)}`, ["Gaps", "Time", "After"], gaps(streams)),
     ...table(
       "Longest gaps of a stream",
       ["Gap", "Stream", "Meanwhile"],
@@ -87,19 +92,39 @@ function tables(details) {
       ["Calls", "/s", "Mean", "50%", "99%", "Errors", "Function"],
       details.calls.map((c) => [
         estimated(count(c.calls), c.is_estimated),
-        rate(c.calls_per_second),
+        estimated(rate(c.calls_per_second), c.is_estimated),
         orDash(c.mean_ns, duration),
         below(c.p50_below_ns),
         below(c.p99_below_ns),
-        count(c.errors),
+        estimated(count(c.errors), c.is_estimated && c.errors > 0),
         c.function,
       ]),
     ),
     ...table(
       "Errors",
       ["Times", "Error"],
-      details.errors.map((e) => [count(e.count), `${e.error} in ${e.function}`]),
+      details.errors.map((e) => [estimated(count(e.count), e.is_estimated), `${e.error} in ${e.function}`]),
     ),
+  ];
+}
+
+function siteCells(site) {
+  const grown = orDash(site.growth_per_second, growth);
+  return [[bytes(site.live_bytes), site.live_bytes], count(site.allocations), grown, site.verdict, site.name];
+}
+
+/** The live memory of call sites that are not listed. */
+function otherSites({ other_sites: sites, other_site_bytes: live }) {
+  if (sites === 0) return [];
+  return [[[bytes(live), live], "", "", "", sites === 1 ? "1 other call site" : `${count(sites)} other call sites`]];
+}
+
+/** The gaps of all streams; none if there are no streams. */
+function gaps(streams) {
+  if (streams.streams === 0) return [];
+  return [
+    [count(streams.gaps_after_sync), duration(streams.after_sync_ns), "a wait"],
+    [count(streams.gaps_after_launch), duration(streams.after_launch_ns), "a launch"],
   ];
 }
 

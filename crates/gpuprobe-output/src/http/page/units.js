@@ -40,7 +40,7 @@ export function growth(perSecond) {
 
 /** Estimates are marked as everywhere else. */
 export function estimated(text, isEstimated) {
-  return isEstimated ? `~${text}` : text;
+  return isEstimated && text !== "-" ? `~${text}` : text;
 }
 
 export function causes(losses) {

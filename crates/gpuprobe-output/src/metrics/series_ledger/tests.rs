@@ -11,6 +11,7 @@ use gpuprobe_event::{Api, Class, Container, DeviceTime, MemoryAmount, Name, Pod,
 use super::ledger::{SeriesLedger, SeriesSettings};
 use crate::metrics::process_series::{Aggregate, SeriesPlan};
 use crate::metrics::{Format, encode_with};
+use crate::test_processes;
 
 /// Series by their labels.
 type Series = BTreeMap<String, u64>;
@@ -28,20 +29,7 @@ fn process(pid: u32, name: &str, calls: u64) -> ProcessSnapshot {
         driver: DeviceTime::default(),
         latency: [0; LATENCY_BUCKETS],
     };
-    ProcessSnapshot {
-        pid: Tgid(pid),
-        instance: 1,
-        name: name.to_owned(),
-        ns_pid: None,
-        container: None,
-        uid: None,
-        exited_at_ns: None,
-        functions: vec![launches],
-        failures: Vec::new(),
-        memory: Default::default(),
-        gpu_ops: Default::default(),
-        allocations: Vec::new(),
-    }
+    ProcessSnapshot { functions: vec![launches], ..test_processes::process(pid, name) }
 }
 
 fn exited(pid: u32, name: &str, calls: u64) -> ProcessSnapshot {

@@ -41,8 +41,8 @@ use crate::session::threads::thread_samples::OpenCalls;
 use crate::terminal::notes::note;
 use crate::terminal::stdout::Printer;
 
-/// Minimum time between two rounds, so that a host that starts thousands of processes does not keep the daemon busy.
-const REST: Duration = Duration::from_millis(10);
+/// Minimum time between two rounds, so that a host that starts thousands of processes does not keep gpuprobe busy.
+pub(crate) const REST: Duration = Duration::from_millis(10);
 
 /// What is counted if no feature is given.
 pub(crate) const EVERYTHING: &[Class] = &[

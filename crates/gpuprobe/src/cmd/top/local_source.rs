@@ -1,20 +1,18 @@
 //! Readings of this host, by probes of its own.
 
-use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use gpuprobe_analysis::view::Reading;
 use gpuprobe_analysis::{LiveMemory, Rules};
 use gpuprobe_capture::{CaptureConfig, Collect, ThreadIterator, Tier, Urgent};
 use gpuprobe_event::Tgid;
 use gpuprobe_output::top::reading_of;
 
-use super::Source;
+use super::host_reader::{Answer, HostSource, Hosts};
 use crate::cli::{RESCAN, TopArgs};
-use crate::cmd::daemon::EVERYTHING;
+use crate::cmd::daemon::{EVERYTHING, REST};
 use crate::session::follow::mapping_watch::Watch;
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
@@ -25,21 +23,29 @@ use crate::session::host::self_metrics::SelfMetricsReader;
 use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::{RuntimeFailures, Selection};
-use crate::session::signals::Signals;
 
 /// Exited processes are listed for this long, and this many of them.
 const LIST_EXITED: (u32, Duration) = (100, Duration::from_secs(30));
 /// How long a call site may grow before it is judged.
 const WARM_UP: Duration = Duration::from_secs(30);
 
-pub(super) struct LocalSource {
+struct LocalSource {
     observer: Observer,
     watch: Watch,
     self_metrics: SelfMetricsReader,
 }
 
+/// Probes this host and starts to read it.
+pub(super) fn open_this_host(args: &TopArgs) -> Result<Hosts> {
+    let mut hosts = Hosts::none()?;
+    let interval = args.interval;
+    let args = args.clone();
+    hosts.add(None, interval, move || LocalSource::open(&args))?;
+    Ok(hosts)
+}
+
 impl LocalSource {
-    pub(super) fn open(args: &TopArgs) -> Result<Self> {
+    fn open(args: &TopArgs) -> Result<Self> {
         let config = CaptureConfig {
             tier: args.attach,
             only_targets: !args.pids.is_empty(),
@@ -92,11 +98,20 @@ impl LocalSource {
     }
 }
 
-impl Source for LocalSource {
-    fn wait(&mut self, signals: &Signals, keys: Option<io::Stdin>, most: Duration) -> Result<()> {
+impl HostSource for LocalSource {
+    const HAS_PROBES: bool = true;
+
+    fn read(&mut self) -> Result<Answer> {
+        self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
+        self.observer.sample()?;
+        let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
+        snapshot.self_metrics = self.self_metrics.read();
+        Ok(Answer::Reading(reading_of(&snapshot)?))
+    }
+
+    fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()> {
         let mut others = self.watch.fds();
-        others.push(signals.fd());
-        others.extend(keys.as_ref().map(AsFd::as_fd));
+        others.push(stop);
         // every allocation from an unknown call site sends its stack, until user space has registered the site
         let urgent = Urgent::begin();
         let due = self.observer.due().map_or(most, |due| due.min(most));
@@ -105,26 +120,10 @@ impl Source for LocalSource {
         drop(urgent);
         self.observer.take(&batch)?;
         self.watch.rescan_if_due(&mut self.observer.probes);
-        self.observer.probes.enforce_budget_by_counters()
-    }
-
-    fn readings(&mut self) -> Result<Vec<(usize, Reading)>> {
-        self.observer.processes.forget_old(self.observer.probes.capture.clock().elapsed_ns());
-        self.observer.sample()?;
-        let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
-        snapshot.self_metrics = self.self_metrics.read();
-        Ok(vec![(0, reading_of(&snapshot)?)])
-    }
-
-    fn hosts(&self) -> &[String] {
-        &[]
-    }
-
-    fn has_problem(&self, _host: usize) -> bool {
-        false
-    }
-
-    fn problem(&self) -> Option<String> {
-        None
+        self.observer.probes.enforce_budget_by_counters()?;
+        let budget_due = self.observer.probes.budget_due();
+        let rest = budget_due.into_iter().chain([most, REST]).min().unwrap_or_default();
+        self.observer.probes.capture.rest(rest);
+        Ok(())
     }
 }

@@ -1,15 +1,17 @@
 //! `gpuprobe top`: GPUs and the processes that use them, live.
 
 mod daemon_source;
+mod host_reader;
 mod local_source;
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use gpuprobe_analysis::view::{Arranged, LiveView, Reading, View};
+use gpuprobe_analysis::view::{Arranged, ProcessId, View};
 use gpuprobe_capture::{terminal_size, utc_offset_seconds};
 use gpuprobe_output::timestamp::timestamp;
 use gpuprobe_output::top::{Reaction, Shown, TopScreens, frame_text};
@@ -19,8 +21,9 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use serde::Serialize;
 
-use self::daemon_source::DaemonSource;
-use self::local_source::LocalSource;
+use self::daemon_source::open_daemons;
+use self::host_reader::{HostFrame, Hosts};
+use self::local_source::open_this_host;
 use crate::cli::TopArgs;
 use crate::session::host::observer::unix_seconds;
 use crate::session::signals::{Signals, ends_session, stop_until_continued};
@@ -29,12 +32,8 @@ use crate::terminal::notes::last_stored_note;
 use crate::terminal::stdout::print;
 use crate::terminal::strokes;
 
-/// Readings in a history.
-const POINTS: usize = 60;
-/// How often a second reading is looked for.
+/// How often a second reading of several hosts is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a key may wait. Everything else wakes the program by itself.
-const KEYS_EVERY: Duration = Duration::from_millis(100);
 /// The columns of a frame if the output is not a terminal, and the environment does not say.
 const FRAME_COLUMNS: u16 = 120;
 /// The fewest and the most columns that `COLUMNS` may ask for.
@@ -42,38 +41,19 @@ const COLUMNS_RANGE: (u16, u16) = (20, 1000);
 /// How long the first frame waits for a second reading of each host, after the interval.
 const SECOND_READING: Duration = Duration::from_secs(15);
 
-/// Where readings come from.
-trait Source {
-    /// Waits until something happened, at most this long. `signals` and the keyboard end the wait.
-    fn wait(&mut self, signals: &Signals, keys: Option<io::Stdin>, most: Duration) -> Result<()>;
-
-    /// The newest readings, by host; those that have none are left out.
-    fn readings(&mut self) -> Result<Vec<(usize, Reading)>>;
-
-    /// Names of the hosts; empty if it is only this one.
-    fn hosts(&self) -> &[String];
-
-    /// Whether a host does not answer.
-    fn has_problem(&self, host: usize) -> bool;
-
-    /// What is wrong with the source.
-    fn problem(&self) -> Option<String>;
-}
-
 pub(crate) fn run(args: &TopArgs) -> Result<u8> {
     let is_full_screen = !args.batch && !args.json;
     if is_full_screen && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
         bail!("top needs a terminal: -b prints frames as text, --json as JSON");
     }
     // before any thread is created, so that no thread receives the signals
-    let mut signals = if is_full_screen { Signals::block_with_stops()? } else { Signals::block()? };
-    let source: Box<dyn Source> = if args.connect.is_empty() {
-        Box::new(LocalSource::open(args)?)
+    let mut signals = if is_full_screen { Signals::block_on_terminal()? } else { Signals::block()? };
+    let hosts = if args.connect.is_empty() {
+        open_this_host(args)?
     } else {
-        let Some(source) = DaemonSource::open(args, &mut signals)? else { return Ok(0) };
-        Box::new(source)
+        let Some(hosts) = open_daemons(args, &mut signals)? else { return Ok(0) };
+        hosts
     };
-    let hosts = source.hosts().len().max(1);
     let arranged = Arranged {
         order: args.sort.unwrap_or_default(),
         filter: args.filter.clone(),
@@ -83,10 +63,10 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
     let mut top = Top {
         args,
         signals,
-        source,
-        views: (0..hosts).map(|host| LiveView::new(host, POINTS)).collect(),
+        frames: vec![None; hosts.count()],
+        hosts,
+        seen: 0,
         view: View::default(),
-        paused: None,
         screens: TopScreens::new(arranged, strokes::of_locale()),
         users: HashMap::new(),
         updates: 0,
@@ -100,12 +80,13 @@ pub(crate) fn run(args: &TopArgs) -> Result<u8> {
 struct Top<'a> {
     args: &'a TopArgs,
     signals: Signals,
-    source: Box<dyn Source>,
-    views: Vec<LiveView>,
+    hosts: Hosts,
+    /// The newest frame of each host, or that of the beginning of a pause.
+    frames: Vec<Option<Arc<HostFrame>>>,
+    /// How often hosts were read at the last update.
+    seen: u64,
     /// The view that is shown.
     view: View,
-    /// What is shown during a pause.
-    paused: Option<Vec<LiveView>>,
     screens: TopScreens,
     users: HashMap<u32, String>,
     updates: u64,
@@ -114,12 +95,13 @@ struct Top<'a> {
 impl Top<'_> {
     fn run_full_screen(&mut self) -> Result<u8> {
         let mut screen = FullScreen::open()?;
-        self.update()?;
+        if self.hosts.all_were_read() {
+            self.update();
+        }
         self.draw(&mut screen)?;
         let mut updated = Instant::now();
         loop {
-            let due = self.args.interval.saturating_sub(updated.elapsed());
-            self.source.wait(&self.signals, Some(io::stdin()), due.min(KEYS_EVERY))?;
+            self.wait(true, updated)?;
             let arrived: Vec<Signal> = self.signals.take().iter().map(|arrived| arrived.signal).collect();
             if arrived.iter().any(|signal| ends_session(*signal)) {
                 return Ok(0);
@@ -135,6 +117,7 @@ impl Top<'_> {
                 return Ok(0);
             }
             let mut is_changed = input.is_resized || is_continued || arrived.contains(&Signal::SIGTSTP);
+            let was_paused = self.screens.is_paused();
             for key in input.keys {
                 is_changed = true;
                 match self.screens.press(key, &self.view) {
@@ -144,12 +127,12 @@ impl Top<'_> {
                     Reaction::Quit => return Ok(0),
                 }
             }
-            if self.screens.is_paused() != self.paused.is_some() {
-                self.paused = self.screens.is_paused().then(|| self.views.clone());
+            if was_paused && !self.screens.is_paused() {
+                self.show_newest();
             }
-            if updated.elapsed() >= self.args.interval {
+            if self.is_due(updated) {
                 updated = Instant::now();
-                self.update()?;
+                self.update();
                 is_changed = true;
                 if self.is_done() {
                     return Ok(0);
@@ -164,31 +147,42 @@ impl Top<'_> {
     /// Prints frames as text or JSON. The first one comes after an interval, when there are rates: a daemon may take its
     /// snapshots more rarely, so it waits for a second one.
     fn print_frames(&mut self) -> Result<u8> {
-        self.take_readings()?;
+        let started = Instant::now();
+        let mut printed = started;
+        let latest = self.args.interval.saturating_add(SECOND_READING);
         while !self.is_done() {
-            let started = Instant::now();
-            let latest = self.args.interval.saturating_add(SECOND_READING);
-            loop {
-                let passed = started.elapsed();
-                let waits = self.updates == 0 && passed < latest && !self.has_rates();
-                let left = match self.args.interval.saturating_sub(passed) {
-                    Duration::ZERO if waits => LOOK_EVERY,
-                    Duration::ZERO => break,
-                    left => left,
-                };
-                self.source.wait(&self.signals, None, left)?;
-                if self.signals.termination_signal().is_some() {
-                    return Ok(0);
-                }
-                if waits {
-                    self.take_readings()?;
-                }
+            self.wait(false, printed)?;
+            if self.signals.termination_signal().is_some() {
+                return Ok(0);
             }
-            self.update()?;
+            let waits = self.updates == 0 && started.elapsed() < latest && !self.hosts.all_have_rates();
+            if waits || !self.is_due(printed) {
+                continue;
+            }
+            printed = Instant::now();
+            self.update();
             let text = if self.args.json { self.json()? } else { self.text() };
             print(&text)?;
         }
         Ok(0)
+    }
+
+    /// Waits for the next update, a signal or a key.
+    fn wait(&mut self, has_keys: bool, updated: Instant) -> Result<()> {
+        let stdin = io::stdin();
+        let mut others = vec![self.signals.fd()];
+        others.extend(has_keys.then(|| stdin.as_fd()));
+        let left = self.args.interval.saturating_sub(updated.elapsed());
+        let left = if left.is_zero() { LOOK_EVERY } else { left };
+        self.hosts.wait(&others, (self.hosts.count() > 1).then_some(left))
+    }
+
+    /// One host is shown as soon as it was read, several at each interval.
+    fn is_due(&self, updated: Instant) -> bool {
+        match self.hosts.count() {
+            1 => self.hosts.reads() != self.seen,
+            _ => updated.elapsed() >= self.args.interval,
+        }
     }
 
     /// One line of JSON. Its processes are those of the table, in their order.
@@ -212,48 +206,33 @@ impl Top<'_> {
         frame_text(&buffer)
     }
 
-    /// Whether each host has rates, or none to wait for. This host is read when a frame is due.
-    fn has_rates(&self) -> bool {
-        if self.source.hosts().is_empty() {
-            return true;
-        }
-        let mut views = self.views.iter().enumerate();
-        views.all(|(host, view)| view.has_rates() || self.source.has_problem(host))
-    }
-
     fn is_done(&self) -> bool {
         self.args.updates.is_some_and(|most| self.updates >= most)
     }
 
-    fn take_readings(&mut self) -> Result<()> {
-        for (host, reading) in self.source.readings()? {
-            if let Some(view) = self.views.get_mut(host) {
-                view.take(reading);
-            }
+    fn update(&mut self) {
+        self.seen = self.hosts.reads();
+        self.updates += 1;
+        if !self.screens.is_paused() {
+            self.show_newest();
         }
-        Ok(())
     }
 
-    fn update(&mut self) -> Result<()> {
-        self.take_readings()?;
-        self.updates += 1;
-        if self.screens.is_paused() {
-            return Ok(());
-        }
-        self.view = View::of_hosts(self.views.iter().map(LiveView::view));
-        self.view.hosts = self.source.hosts().to_vec();
+    fn show_newest(&mut self) {
+        self.hosts.update(&mut self.frames);
+        self.view = View::of_hosts(self.frames.iter().flatten().map(|frame| frame.view.clone()));
+        self.view.hosts = self.hosts.names().to_vec();
         // names of users of other hosts are not known here
-        if self.source.hosts().is_empty() {
+        if self.hosts.names().is_empty() {
             let uids: Vec<u32> = self.view.processes.iter().filter_map(|process| process.uid).collect();
             for uid in uids {
                 self.users.entry(uid).or_insert_with(|| name_of_user(uid));
             }
         }
-        Ok(())
     }
 
     fn problem(&self) -> Option<String> {
-        self.source.problem().or_else(last_stored_note)
+        self.hosts.problem().or_else(last_stored_note)
     }
 
     fn draw(&mut self, screen: &mut FullScreen) -> Result<()> {
@@ -265,8 +244,8 @@ impl Top<'_> {
         let time = timestamp(now, utc_offset_seconds(now));
         // the time of day is enough
         let time = time.get(11..19).unwrap_or(&time);
-        let views = self.paused.as_ref().unwrap_or(&self.views);
-        let details = self.screens.open_process().and_then(|id| views.get(id.host)?.details(id));
+        let frame = |id: ProcessId| self.frames.get(id.host)?.as_ref();
+        let details = self.screens.open_process().and_then(|id| frame(id)?.live.details(id));
         let problem = self.problem();
         let shown = Shown {
             view: &self.view,
@@ -291,15 +270,4 @@ struct JsonFrame {
 
 fn name_of_user(uid: u32) -> String {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
-}
-
-/// Waits for descriptors without a BPF ring buffer.
-fn wait_for(signals: &Signals, keys: Option<io::Stdin>, most: Duration) -> Result<()> {
-    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-    let mut fds = vec![PollFd::new(signals.fd(), PollFlags::POLLIN)];
-    fds.extend(keys.as_ref().map(|keys| PollFd::new(keys.as_fd(), PollFlags::POLLIN)));
-    match poll(&mut fds, PollTimeout::try_from(most).unwrap_or(PollTimeout::MAX)) {
-        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use gpuprobe_analysis::executions::SampledTime;
 use gpuprobe_analysis::{
-    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, OldestCall, ProcessCallSites,
-    ProcessTensors, Rules, Snapshot, TensorReport, oldest_calls,
+    Inputs, LibraryProbes, LiveMemory, LiveTensors, MemoryReport, ProcessCallSites, ProcessTensors, Rules,
+    Snapshot, TensorReport, oldest_calls, open_times,
 };
 use gpuprobe_capture::{Batch, Capture};
 use gpuprobe_event::counters::Allocation;
@@ -358,7 +358,8 @@ impl Observer {
             snapshot.gpu_kernel_time = gpu_time.report(now_ns);
             snapshot.gpu_times = gpu_time.by_process();
         }
-        snapshot.pending = self.oldest_calls();
+        // after the counters, so that a call that returns meanwhile is not counted twice
+        self.add_pending(&mut snapshot);
         snapshot.budget = self.probes.budget_report();
         // NVML reports errors late, and loses some in a burst
         if self.probes.capture.xid_source().is_some() {
@@ -367,18 +368,20 @@ impl Observer {
         Ok(snapshot)
     }
 
-    /// The oldest pending call of each process. If they cannot be read, everything else is still shown.
-    fn oldest_calls(&mut self) -> Vec<OldestCall> {
-        let Some(pending) = &mut self.pending else { return Vec::new() };
+    /// Adds the oldest pending call of each process, and the time of open calls. If they cannot be read, everything else
+    /// is still shown.
+    fn add_pending(&mut self, snapshot: &mut Snapshot) {
+        let Some(pending) = &mut self.pending else { return };
         match pending.read(&self.probes.capture) {
-            // the clock is read after them, so that no call is shown as younger than it is
             Ok(calls) => {
-                oldest_calls(calls, self.processes.infos(), self.probes.capture.clock().elapsed_ns())
+                // the clock is read after them, so that no call is shown as younger than it is
+                let now_ns = self.probes.capture.clock().elapsed_ns();
+                snapshot.set_open_times(&open_times(calls, now_ns));
+                snapshot.pending = oldest_calls(calls, self.processes.infos(), now_ns);
             }
             Err(error) => {
                 note!("gpuprobe: calls that do not return are not shown: {error:#}");
                 self.pending = None;
-                Vec::new()
             }
         }
     }

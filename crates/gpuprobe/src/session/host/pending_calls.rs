@@ -10,11 +10,15 @@ use gpuprobe_event::counters::{PendingCall, UnprobedReturn};
 
 /// Reading may take this share of one CPU: one part of so many.
 const ONE_OF: u32 = 100;
+/// A call of this age is not expected to return before calls are read again.
+const LONG_NS: u64 = 1_000_000_000;
 
 /// The pending calls as they were last read.
 #[derive(Debug, Default)]
 pub(crate) struct PendingCalls {
     calls: Vec<PendingCall>,
+    /// When that was, since the start of the observation.
+    read_ns: u64,
     /// `None` before they were first read.
     due: Option<Instant>,
     /// Looks at the stacks of threads that may be in a launch whose return is not probed.
@@ -30,14 +34,18 @@ impl PendingCalls {
     }
 
     /// The pending calls of all threads. On a host with so many threads that a visit takes long, they are not read again
-    /// at each snapshot: a call may have returned since, but the age of one that has not is right.
+    /// at each snapshot: only long calls are reported then. One of them may have returned since, but the age of one that
+    /// has not is right.
     pub(crate) fn read(&mut self, capture: &Capture) -> Result<&[PendingCall]> {
         let now = Instant::now();
         if self.is_due(now) {
             let before_ns = thread_cpu_ns();
+            self.read_ns = capture.clock().elapsed_ns();
             self.calls = capture.pending_calls()?;
             self.remove_returned()?;
             self.postpone(now, Duration::from_nanos(thread_cpu_ns().saturating_sub(before_ns)));
+        } else {
+            self.calls.retain(|call| call.start_ns.saturating_add(LONG_NS) <= self.read_ns);
         }
         Ok(&self.calls)
     }
