@@ -25,7 +25,7 @@ pub use access::{
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
 pub use gpu::{
-    Device, KernelLog, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus,
+    Device, KernelLog, LoggedMessages, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus,
     maps_nccl, open_gpus, rank_of,
 };
 pub use library::{

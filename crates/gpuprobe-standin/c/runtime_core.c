@@ -41,19 +41,34 @@ static void after_fork(void)
 	pthread_mutex_unlock(&primary_lock);
 }
 
+#ifdef STATIC_DRIVER
+/* the address of a function in this program, whatever its type */
+#define DRIVER_FUNCTION(symbol)                                                                              \
+	({                                                                                                   \
+		extern char symbol[];                                                                        \
+		(void *)symbol;                                                                              \
+	})
+#else
+#define DRIVER_FUNCTION(symbol) dlsym(driver, #symbol)
+#endif
+
 /* A bare name: found through LD_LIBRARY_PATH, or in the folder of this library through its RUNPATH. */
 static void load_driver(void)
 {
+#ifdef STATIC_DRIVER
+	int state = RUNTIME_PLAIN;
+#else
 	void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	int state = driver ? RUNTIME_PLAIN : RUNTIME_NO_DRIVER;
+#endif
 
-	if (driver) {
-		*(void **)&inner.fallback = dlsym(driver, "cuDriverGetVersion");
-		*(void **)&retain = dlsym(driver, "cuDevicePrimaryCtxRetain");
+	if (state == RUNTIME_PLAIN) {
+		*(void **)&inner.fallback = DRIVER_FUNCTION(cuDriverGetVersion);
+		*(void **)&retain = DRIVER_FUNCTION(cuDevicePrimaryCtxRetain);
 		pthread_atfork(before_fork, after_fork, begin_anew);
-#define INNER(function, symbol, arguments) *(void **)&inner.function = dlsym(driver, #symbol);
+#define INNER(function, symbol, arguments) *(void **)&inner.function = DRIVER_FUNCTION(symbol);
 #define INNER_KIND(function, kind, symbol, arguments)                                                        \
-	*(void **)&inner.function##_##kind = dlsym(driver, #symbol);
+	*(void **)&inner.function##_##kind = DRIVER_FUNCTION(symbol);
 #define NO_INNER(function)
 #include "inner_calls.def"
 #undef INNER
