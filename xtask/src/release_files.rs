@@ -22,7 +22,8 @@ pub(crate) fn write(name: &str, arguments: &[String]) -> Result<()> {
     }
     let lock = fs::read_to_string(files::root().join("Cargo.lock")).context("cannot read Cargo.lock")?;
     let seconds = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse().ok());
-    let seconds = seconds.context("SOURCE_DATE_EPOCH must be the time of the release, in seconds since 1970")?;
+    let seconds =
+        seconds.context("SOURCE_DATE_EPOCH must be the time of the release, in seconds since 1970")?;
     println!("{:#}", sbom(&metadata, &checksums(&lock), &system, &rfc3339(seconds))?);
     Ok(())
 }
@@ -30,7 +31,8 @@ pub(crate) fn write(name: &str, arguments: &[String]) -> Result<()> {
 /// A time in the form `2026-01-31T23:59:59Z`.
 fn rfc3339(seconds: u64) -> String {
     let (mut days, second) = (seconds / 86_400, seconds % 86_400);
-    let is_leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;
     while days >= 365 + u64::from(is_leap(year)) {
         days -= 365 + u64::from(is_leap(year));

@@ -82,9 +82,8 @@ pub(crate) fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
         let line = block.lines().find_map(|line| line.strip_prefix(&begin))?;
         Some(line.trim_end_matches('"').to_owned())
     };
-    let of_block = |block: &str| {
-        Some(((value(block, "name")?, value(block, "version")?), value(block, "checksum")?))
-    };
+    let of_block =
+        |block: &str| Some(((value(block, "name")?, value(block, "version")?), value(block, "checksum")?));
     lock.split("[[package]]").filter_map(of_block).collect()
 }
 
@@ -94,9 +93,7 @@ mod tests {
 
     #[test]
     fn every_crate_has_its_version_licence_checksum_and_needs() {
-        let package = |name: &str, source: Value, licence: &str| {
-            json!({"id": name, "name": name, "version": "1.2.0+x", "source": source, "license": licence, "targets": []})
-        };
+        let package = |name: &str, source: Value, licence: &str| json!({"id": name, "name": name, "version": "1.2.0+x", "source": source, "license": licence, "targets": []});
         let dep = |name: &str| json!({"pkg": name, "dep_kinds": [{"kind": null}]});
         let metadata = json!({
             "packages": [
@@ -113,10 +110,13 @@ mod tests {
         let system = [SystemPackage { name: "libelf-dev".to_owned(), version: "0.1".to_owned() }];
         let list = sbom(&metadata, &checksums(lock), &system, "2026-01-01T00:00:00Z").unwrap();
         let a = "pkg:cargo/a@1.2.0%2Bx";
-        assert_eq!(list["components"][0], json!({
-            "type": "library", "name": "a", "version": "1.2.0+x", "bom-ref": a, "purl": a,
-            "licenses": [{"expression": "MIT OR Apache-2.0"}], "hashes": [{"alg": "SHA-256", "content": "5e"}],
-        }));
+        assert_eq!(
+            list["components"][0],
+            json!({
+                "type": "library", "name": "a", "version": "1.2.0+x", "bom-ref": a, "purl": a,
+                "licenses": [{"expression": "MIT OR Apache-2.0"}], "hashes": [{"alg": "SHA-256", "content": "5e"}],
+            })
+        );
         assert_eq!(list["components"].as_array().unwrap().len(), 3);
         let main = "pkg:generic/gpuprobe@1.2.0+x";
         let libelf = "pkg:deb/debian/libelf-dev@0.1";

@@ -74,9 +74,7 @@ mod tests {
 
     #[test]
     fn what_builds_or_tests_a_program_is_not_part_of_it() {
-        let package = |name: &str, source: Value, kind: &str| {
-            json!({"id": name, "name": name, "version": "1.0.0", "source": source, "targets": [{"kind": [kind]}]})
-        };
+        let package = |name: &str, source: Value, kind: &str| json!({"id": name, "name": name, "version": "1.0.0", "source": source, "targets": [{"kind": [kind]}]});
         let dep = |name: &str, kind: Value| json!({"pkg": name, "dep_kinds": [{"kind": kind}]});
         let registry = || json!("registry");
         let metadata = json!({

@@ -8,8 +8,10 @@ use crate::metadata::{members, text};
 use crate::{Findings, files, metadata};
 
 /// Files, and how a line with the version begins.
-const FILES: [(&str, &str); 2] =
-    [("packaging/helm/gpuprobe/Chart.yaml", "version:"), ("packaging/helm/gpuprobe/Chart.yaml", "appVersion:")];
+const FILES: [(&str, &str); 2] = [
+    ("packaging/helm/gpuprobe/Chart.yaml", "version:"),
+    ("packaging/helm/gpuprobe/Chart.yaml", "appVersion:"),
+];
 
 pub(crate) fn check() -> Result<Findings> {
     let metadata = metadata::read()?;

@@ -62,7 +62,8 @@ mod tests {
         activity.shares[3] = Share::from_percent(12.3457);
         activity.bytes_per_second[2] = Some(u64::MAX);
         let memory = Some(GpuMemory { used_bytes: 1, free_bytes: 2, reserved_bytes: None, total_bytes: 3 });
-        let instance = MigInstance { gpu_instance: 1, uuid: "MIG-1".to_owned(), memory, ..MigInstance::default() };
+        let instance =
+            MigInstance { gpu_instance: 1, uuid: "MIG-1".to_owned(), memory, ..MigInstance::default() };
         let gpu = GpuState {
             id: id.clone(),
             busy_percent: Some(0),

@@ -100,9 +100,11 @@ fn spawn(program: &[u8], arguments: &[OsString]) -> Result<Child, String> {
             .spawn()
     };
     started().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => "this gpuprobe is statically linked, so a helper process loads NVML, and it needs the \
+        io::ErrorKind::NotFound => {
+            "this gpuprobe is statically linked, so a helper process loads NVML, and it needs the \
                                     C library of NVIDIA's driver (glibc), which is not installed here"
-            .to_owned(),
+                .to_owned()
+        }
         _ => format!("the helper process that loads NVML did not start: {error}"),
     })
 }

@@ -266,9 +266,7 @@ fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(In
 
 fn explained(library: &OsStr, error: &NvmlError) -> String {
     match error {
-        NvmlError::LibloadingError(error) => {
-            without_nvml(&error.to_string())
-        }
+        NvmlError::LibloadingError(error) => without_nvml(&error.to_string()),
         error => format!("NVML ({}) cannot read the GPUs: {error}", library.display()),
     }
 }
@@ -362,7 +360,9 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_reported_once_and_no_gpu_is_up() {
-        let nvml = Nvml::start(NvmlLoader::ThisProcess, OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL).unwrap();
+        let nvml =
+            Nvml::start(NvmlLoader::ThisProcess, OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL)
+                .unwrap();
         let start = Instant::now();
         let error_message = loop {
             match nvml.error_message() {
@@ -377,7 +377,8 @@ mod tests {
         );
         assert_eq!(nvml.error_message(), None);
         assert_eq!(nvml.readings(), GpuReadings::default());
-        let why = nvml_versions(NvmlLoader::ThisProcess, OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
+        let why =
+            nvml_versions(NvmlLoader::ThisProcess, OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
         assert!(why.contains("libnvidia-ml-missing.so.9"), "{why}");
     }
 }

@@ -33,7 +33,7 @@ impl Redactor {
         Self { key: key.map(|key| Key::new(HMAC_SHA256, &key)), names }
     }
 
-    /// With a key that nobody knows.
+    /// With a random key, which is not kept.
     pub fn with_random_key(names: impl IntoIterator<Item = String>) -> std::io::Result<Self> {
         let mut key = [0; 32];
         let filled = SystemRandom::new().fill(&mut key);
@@ -131,9 +131,9 @@ pub fn without_credentials(text: &str) -> String {
 pub fn own_metrics(text: &str) -> String {
     let is_harmless = |line: &&str| match line.split_once('{') {
         _ if line.starts_with('#') => false,
-        Some((_, rest)) => rest.rsplit_once('}').is_some_and(|(labels, _)| {
-            label_names(labels).all(|name| HARMLESS_LABELS.contains(&name))
-        }),
+        Some((_, rest)) => rest
+            .rsplit_once('}')
+            .is_some_and(|(labels, _)| label_names(labels).all(|name| HARMLESS_LABELS.contains(&name))),
         None => true,
     };
     text.lines().filter(is_harmless).map(|line| format!("{line}\n")).collect()
@@ -169,9 +169,16 @@ mod tests {
         let hash = redactor.name("secret_job");
         assert!(hash.starts_with("name-") && hash.len() == 13, "{hash}");
         assert_ne!(hash, redactor.name("secret_jo"));
-        assert_ne!(hash, Redactor::new(Some([8; 32]), []).name("secret_job"), "each archive has its own hashes");
+        assert_ne!(
+            hash,
+            Redactor::new(Some([8; 32]), []).name("secret_job"),
+            "each archive has its own hashes"
+        );
         for (message, expected) in [
-            ("NVRM: Xid (PCI:0000:0f:00): 31, pid=43, name=secret_job, Ch 8", "NVRM: Xid (PCI:0000:0f:00): 31, pid=43, name=HASH, Ch 8"),
+            (
+                "NVRM: Xid (PCI:0000:0f:00): 31, pid=43, name=secret_job, Ch 8",
+                "NVRM: Xid (PCI:0000:0f:00): 31, pid=43, name=HASH, Ch 8",
+            ),
             ("secret_job[43]: segfault at 0 in libcuda.so.1", "HASH[43]: segfault at 0 in libcuda.so.1"),
             ("uprobe: secret_job:43 has no slot", "uprobe: HASH:43 has no slot"),
             ("not_secret_job2 my_secret_job", "not_secret_job2 my_secret_job"),

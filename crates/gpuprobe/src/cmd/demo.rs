@@ -15,8 +15,7 @@ use crate::terminal::notes::note;
 
 /// The program with the libraries and the C library inside: a statically linked gpuprobe also runs where there is none.
 #[cfg(target_feature = "crt-static")]
-const FILES: [(&str, &[u8]); 1] =
-    [("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo_static")))];
+const FILES: [(&str, &[u8]); 1] = [("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo_static")))];
 /// The program, and the libraries that it loads from its own folder.
 #[cfg(not(target_feature = "crt-static"))]
 const FILES: [(&str, &[u8]); 3] = [

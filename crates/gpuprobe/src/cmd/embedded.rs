@@ -1,8 +1,8 @@
 //! Writes the programs and libraries that are embedded in this binary to a temporary folder, where they can run.
 
-use std::{env, fs, io};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::{env, fs, io};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;

@@ -10,8 +10,8 @@ use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{
-    CaptureConfig, Collect, NvmlLoader, ThreadIterator, Tier, Urgent, drop_privileges, install_seccomp_filter,
-    return_memory_early,
+    CaptureConfig, Collect, NvmlLoader, ThreadIterator, Tier, Urgent, drop_privileges,
+    install_seccomp_filter, return_memory_early,
 };
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::otlp::Push;
@@ -148,12 +148,7 @@ fn filter_system_calls(verbose: bool) -> Result<()> {
     Ok(())
 }
 
-fn observer(
-    args: &DaemonArgs,
-    sections: Sections,
-    probes: Probes,
-    nvml: NvmlLoader,
-) -> Result<Observer> {
+fn observer(args: &DaemonArgs, sections: Sections, probes: Probes, nvml: NvmlLoader) -> Result<Observer> {
     let rules = Rules::after(args.warm_up);
     let live_memory = sections.memory.then(|| LiveMemory::new(rules, false));
     let tensors = args.tensors.then(|| LiveTensors::new(LiveMemory::new(rules, false)));

@@ -47,7 +47,8 @@ impl GpuStatePoller {
         if args.nvml != NVML_LIBRARY {
             trusted_nvml(&args.nvml).map_err(Error::msg)?;
         }
-        let nvml = Nvml::start(loader, &args.nvml, every).context("cannot start the thread that reads NVML")?;
+        let nvml =
+            Nvml::start(loader, &args.nvml, every).context("cannot start the thread that reads NVML")?;
         Ok(Some(Self { nvml, only, verbose }))
     }
 

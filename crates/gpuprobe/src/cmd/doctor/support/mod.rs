@@ -23,7 +23,17 @@ use crate::terminal::stdout::print;
 const FOLDER: &str = "gpuprobe-support";
 /// Messages of the Linux kernel that contain one of these are about GPUs, BPF or gpuprobe.
 const RELEVANT: [&str; 11] = [
-    "nvidia", "nvrm", "xid", "uprobe", "uretprobe", "bpf", "btf", "gpuprobe", "libcuda", "libcudart", "lockdown",
+    "nvidia",
+    "nvrm",
+    "xid",
+    "uprobe",
+    "uretprobe",
+    "bpf",
+    "btf",
+    "gpuprobe",
+    "libcuda",
+    "libcudart",
+    "lockdown",
 ];
 
 pub(super) fn run(args: &DoctorArgs, report: &Report) -> Result<u8> {
@@ -37,7 +47,7 @@ pub(super) fn run(args: &DoctorArgs, report: &Report) -> Result<u8> {
     };
     let files = files(args, report, &redactor)?;
     let bytes = archive(&files, now).context("cannot pack the archive")?;
-    // not over a file, and not through a link that somebody else made
+    // not over a file, and not through a link of another user
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let cannot = || format!("cannot write {}: name a new file with -o", path.display());
@@ -120,7 +130,11 @@ fn url(args: &DoctorArgs) -> Result<String> {
     let DaemonArgs { metrics_addr, web_config, .. } =
         daemon_settings::read(&["gpuprobe".into(), "daemon".into()])?;
     anyhow::ensure!(web_config.is_none(), "its endpoint has TLS or passwords: give its URL with --connect");
-    let host = if metrics_addr.ip().is_unspecified() { "localhost".to_owned() } else { metrics_addr.ip().to_string() };
+    let host = if metrics_addr.ip().is_unspecified() {
+        "localhost".to_owned()
+    } else {
+        metrics_addr.ip().to_string()
+    };
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     Ok(format!("http://{host}:{}", metrics_addr.port()))
 }
@@ -153,7 +167,11 @@ fn processes(redactor: &Redactor) -> String {
     for pid in gpu_processes(proc_root) {
         let Some(name) = this_machine::name(proc_root, pid) else { continue };
         let has_agent = gpu_time_libraries(proc_root, pid).is_ok_and(|found| found.agent.is_some());
-        text.push_str(&format!("{pid}\t{}\t{}\n", redactor.name(&name), if has_agent { "yes" } else { "no" }));
+        text.push_str(&format!(
+            "{pid}\t{}\t{}\n",
+            redactor.name(&name),
+            if has_agent { "yes" } else { "no" }
+        ));
     }
     text
 }

@@ -12,7 +12,8 @@ pub(super) fn without_secrets(text: &str) -> String {
         Ok(table) => table,
         Err(error) => return format!("# the settings file cannot be parsed: {}\n", error.message()),
     };
-    let mut lines: Vec<_> = table.get_ref().iter().map(|(key, value)| (key.span().start, key.get_ref(), value)).collect();
+    let mut lines: Vec<_> =
+        table.get_ref().iter().map(|(key, value)| (key.span().start, key.get_ref(), value)).collect();
     lines.sort_by_key(|(at, ..)| *at);
     let line = |(_, key, value): &(usize, &std::borrow::Cow<'_, str>, &toml::Spanned<DeValue<'_>>)| {
         // the name of a file with secrets is none
@@ -64,7 +65,10 @@ mod tests {
     #[test]
     fn a_broken_file_is_not_shown() {
         let shown = without_secrets("refresh = \npassword = \"hunter2\"\n");
-        assert!(shown.starts_with("# the settings file cannot be parsed: ") && !shown.contains("hunter2"), "{shown}");
+        assert!(
+            shown.starts_with("# the settings file cannot be parsed: ") && !shown.contains("hunter2"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -89,6 +89,9 @@ mod tests {
     fn a_missing_version_is_named() {
         let text = versions(&Err("no library".to_owned()));
         assert!(text.starts_with(&format!("gpuprobe {} (", env!("CARGO_PKG_VERSION"))), "{text}");
-        assert!(text.contains("\nNVML: no library\n") && text.contains("\n/proc/version: Linux version "), "{text}");
+        assert!(
+            text.contains("\nNVML: no library\n") && text.contains("\n/proc/version: Linux version "),
+            "{text}"
+        );
     }
 }
