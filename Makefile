@@ -9,7 +9,7 @@ GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
 AGENT = $(dir $(GPUPROBE))libgpuprobe_agent.so
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo build test unit fuzz bpf vm bench lint fmt install clean
+.PHONY: help demo build static release test unit fuzz bpf vm bench lint fmt install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,17 @@ demo: build ## See gpuprobe work, without a GPU and without CUDA
 
 build: ## The gpuprobe binary and the agent's library, in target/release
 	@scripts/setup build
-	cargo build --release -p gpuprobe -p gpuprobe-agent
+	@scripts/build
+
+static: ## A statically linked gpuprobe that runs on any distribution, in target/static (ARCH=aarch64 cross-compiles)
+	@scripts/setup build
+	@scripts/build static $(ARCH)
+
+release: ## Archives, packages, chart and image of both architectures, with licences, SBOM and checksums
+	@scripts/setup release
+	@scripts/build static x86_64
+	@scripts/build static aarch64
+	@packaging/release/build
 
 test: ## Every check and test; what needs root or BPF is skipped where there is none
 	@scripts/setup test

@@ -1,4 +1,5 @@
-//! Checks that cargo alone does not make: `cargo xtask all`, or one by name.
+//! Checks that cargo alone does not make: `cargo xtask all`, or one by name. Also writes what releases contain besides
+//! programs.
 #![forbid(unsafe_code)]
 
 mod cycles;
@@ -9,8 +10,14 @@ mod licence_headers;
 mod metadata;
 mod modules;
 mod names;
+mod release_files;
+mod sbom;
+mod shipped;
 mod size;
+mod system_packages;
 mod text;
+mod third_party;
+mod version;
 mod words;
 
 use std::process::ExitCode;
@@ -33,6 +40,7 @@ const CHECKS: &[Check] = &[
     ("size", "source files are short", size::check),
     ("licences", "BPF files name their licence", licence_headers::check),
     ("words", "retired words are not used", words::check),
+    ("version", "files name the version of Cargo.toml", version::check),
     ("text", "files name no machine's paths and no package registry", text::check),
 ];
 
@@ -40,6 +48,15 @@ fn main() -> ExitCode {
     let Some(name) = std::env::args().nth(1) else {
         return usage();
     };
+    if release_files::NAMES.contains(&&*name) {
+        return match release_files::write(&name, &std::env::args().skip(2).collect::<Vec<_>>()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{name}: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let chosen: Vec<&Check> = CHECKS.iter().filter(|check| name == "all" || name == check.0).collect();
     if chosen.is_empty() {
         return usage();
@@ -78,5 +95,6 @@ fn usage() -> ExitCode {
     for (name, about, _) in CHECKS {
         eprintln!("  {name:<9} {about}");
     }
+    eprintln!("\nfor releases: cargo xtask third-party|sbom TARGET [DEBIAN_PACKAGE...]");
     ExitCode::from(2)
 }

@@ -9,9 +9,19 @@ use serde_json::Value;
 use crate::files;
 
 pub(crate) fn read() -> Result<Value> {
+    read_with(&[])
+}
+
+/// The same for one target only.
+pub(crate) fn read_for(target: &str) -> Result<Value> {
+    read_with(&["--filter-platform", target])
+}
+
+fn read_with(options: &[&str]) -> Result<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--locked"])
+        .args(options)
         .current_dir(files::root())
         .output()
         .context("cargo metadata did not start")?;

@@ -40,6 +40,7 @@ pub use host::kmod_version::kmod_version;
 pub use host::linux_support::{LinuxSupport, linux_support};
 pub use host::linux_types::{Returned, results, tracepoint_arguments};
 pub use host::machine_checks::{Check, Verdict};
+pub use host::name_services::use_builtin_name_services;
 pub use host::open_files::original_file_limit;
 pub use host::privileges::{
     drop_privileges, drop_privileges_except_for_children, is_privileged, may_read_others,
@@ -56,8 +57,9 @@ pub use measure::measure_config::measure_config;
 pub use measure::probe_cost::ProbeCosts;
 pub use measure::seen_calls::SeenCalls;
 pub use measure::workload::Workload;
+pub use nvml::nvml_helper::serve_nvml;
 pub use nvml::nvml_library::trusted_nvml;
-pub use nvml::nvml_thread::{NVML_LIBRARY, Nvml, NvmlVersions, nvml_versions};
+pub use nvml::nvml_thread::{NVML_LIBRARY, Nvml, NvmlLoader, NvmlVersions, nvml_versions};
 pub use ring::agent_ring::{AgentContent, AgentReport};
 pub use ring::batch::{Answer, Batch, Ending, PausedProcess};
 pub use ring::mapping_events::{Mappings, NewMappings};

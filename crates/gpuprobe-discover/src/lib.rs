@@ -25,8 +25,8 @@ pub use access::{
 pub use elf::demangled;
 pub use error::{Defect, DiscoverError};
 pub use gpu::{
-    Device, KernelLog, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices, gpu_processes, host_gpus,
-    maps_nccl, open_gpus, rank_of,
+    Device, KernelLog, LoggedMessages, LoggedXid, LoggedXids, NVIDIA_PROC_FOLDER, View, devices,
+    gpu_processes, host_gpus, maps_nccl, open_gpus, rank_of,
 };
 pub use library::{
     HostPaths, Inspector, KernelNameSearch, Library, Scan, Symbol, UserId, Users, copies_stacks, gpu_api_of,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A GPU. A process numbers the GPUs that it may use in its own order, so its numbers differ from the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -140,6 +141,22 @@ pub(crate) fn maybe_as_text<T: fmt::Display, S: Serializer>(
         Some(value) => as_text(value, serializer),
         None => serializer.serialize_none(),
     }
+}
+
+pub(crate) fn maybe_uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Uuid>, D::Error> {
+    from_text(deserializer, Uuid::parse)
+}
+
+pub(crate) fn maybe_pci<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PciAddress>, D::Error> {
+    from_text(deserializer, PciAddress::parse)
+}
+
+fn from_text<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<Option<T>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    parse(&text).map(Some).ok_or_else(|| D::Error::custom("no identity of a GPU"))
 }
 
 /// An identity of a GPU that the CUDA driver returned to a process.

@@ -1,6 +1,8 @@
 //! How busy the parts of a GPU are, as GPM reports it: NVML's performance monitoring of Hopper and later GPUs.
 
-use serde::{Serialize, Serializer};
+use std::collections::HashMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A part of a GPU whose use is a share of what is possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,13 +122,13 @@ impl Share {
 }
 
 /// What a GPU did between two readings, on average. What GPM does not report is `None`, and not in JSON.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
     /// By [`Part`].
-    #[serde(serialize_with = "shares_by_name")]
+    #[serde(serialize_with = "shares_by_name", deserialize_with = "named_shares")]
     pub shares: [Option<Share>; Part::ALL.len()],
     /// By [`Traffic`].
-    #[serde(serialize_with = "traffic_by_name")]
+    #[serde(serialize_with = "traffic_by_name", deserialize_with = "named_traffic")]
     pub bytes_per_second: [Option<u64>; Traffic::ALL.len()],
 }
 
@@ -158,6 +160,21 @@ fn traffic_by_name<S: Serializer>(
     serializer.collect_map(known(Traffic::ALL, *rates).map(|(traffic, rate)| (traffic.as_str(), rate)))
 }
 
+/// What is not named is `None`.
+fn named_shares<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<[Option<Share>; Part::ALL.len()], D::Error> {
+    let named = HashMap::<String, f64>::deserialize(deserializer)?;
+    Ok(Part::ALL.map(|part| Share::from_percent(named.get(part.as_str())? * 100.0)))
+}
+
+fn named_traffic<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<[Option<u64>; Traffic::ALL.len()], D::Error> {
+    let named = HashMap::<String, u64>::deserialize(deserializer)?;
+    Ok(Traffic::ALL.map(|traffic| named.get(traffic.as_str()).copied()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +194,7 @@ mod tests {
         activity.bytes_per_second[Traffic::NvlinkTx as usize] = Some(7);
         let json = serde_json::to_string(&activity).unwrap();
         assert_eq!(json, r#"{"shares":{"sm":0.86},"bytes_per_second":{"nvlink_tx":7}}"#);
+        assert_eq!(serde_json::from_str::<Activity>(&json).unwrap(), activity);
         assert!(Part::ALL.iter().enumerate().all(|(at, part)| *part as usize == at));
         assert!(Traffic::ALL.iter().enumerate().all(|(at, traffic)| *traffic as usize == at));
     }

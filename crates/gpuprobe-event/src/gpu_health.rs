@@ -1,20 +1,20 @@
 //! The health of a GPU's memory and NVLinks, as NVML reports it. It changes seldom, so it is read seldom. What NVML
 //! does not report is `None`, never zero.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What is wrong, or was, with a GPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuHealth {
     pub rows: RemappedRows,
     pub pages: RetiredPages,
     /// Sorted by number.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLink>,
 }
 
 /// Rows of the memory that spare rows have replaced, on Ampere and later.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemappedRows {
     /// Because of errors that were corrected.
     pub corrected: Option<u64>,
@@ -26,7 +26,7 @@ pub struct RemappedRows {
 }
 
 /// Pages of the memory that are no longer used, on GPUs before Ampere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetiredPages {
     /// Because of several corrected errors of a single bit.
     pub corrected: Option<u64>,
@@ -101,7 +101,7 @@ impl NvLinkError {
 }
 
 /// One of the NVLinks of a GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLink {
     pub number: u32,
     /// A link is down if nothing is connected to it, or after an error.

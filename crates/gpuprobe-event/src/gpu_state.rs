@@ -1,6 +1,6 @@
 //! The state of GPUs as NVML reports it. Values that NVML does not report are `None`, never zero.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::gpu::{HostGpu, Identity, PciAddress, Uuid};
 use crate::gpu_activity::Activity;
@@ -9,13 +9,13 @@ use crate::ids::Tgid;
 use crate::mig::Mig;
 
 /// The identity of a GPU in NVML.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuId {
     /// Its number: NVML numbers by PCI address, as [`HostGpu::index`] does, but skips GPUs that it may not access.
     pub index: u8,
-    #[serde(serialize_with = "crate::gpu::maybe_as_text")]
+    #[serde(serialize_with = "crate::gpu::maybe_as_text", deserialize_with = "crate::gpu::maybe_uuid")]
     pub uuid: Option<Uuid>,
-    #[serde(serialize_with = "crate::gpu::maybe_as_text")]
+    #[serde(serialize_with = "crate::gpu::maybe_as_text", deserialize_with = "crate::gpu::maybe_pci")]
     pub pci: Option<PciAddress>,
     pub name: String,
 }
@@ -108,7 +108,7 @@ impl VideoEngine {
 }
 
 /// The sessions of the encoder; NVML has no such figures for the decoder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderSessions {
     pub count: u32,
     /// Averages over all sessions.
@@ -129,7 +129,7 @@ pub const THROTTLE_REASONS: [(&str, u64); 9] = [
     ("display_clock_setting", 0x100),
 ];
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuMemory {
     pub used_bytes: u64,
     pub free_bytes: u64,
@@ -139,14 +139,14 @@ pub struct GpuMemory {
 }
 
 /// ECC memory errors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EccErrors {
     pub corrected: Option<u64>,
     pub uncorrected: Option<u64>,
 }
 
 /// The state of one GPU at a moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuState {
     pub id: GpuId,
     /// Share of the last sampling period in which a CUDA kernel ran.
@@ -187,7 +187,7 @@ pub struct GpuState {
     /// 0 is the fastest, 15 the slowest.
     pub performance_state: Option<u32>,
     /// What its parts did since the reading before; GPUs before Hopper do not report it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activity: Option<Activity>,
     /// Use of each [`VideoEngine`].
     pub video_percent: [Option<u32>; VideoEngine::ALL.len()],
@@ -201,7 +201,7 @@ pub struct GpuState {
 }
 
 /// The use of a GPU by one process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuProcess {
     pub pid: Tgid,
     /// Memory, including that of the context and other internal allocations.
@@ -211,7 +211,7 @@ pub struct GpuProcess {
 }
 
 /// The number of XIDs of one kind of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XidCount {
     pub id: GpuId,
     pub xid: u64,

@@ -1,12 +1,12 @@
 //! The instances into which a GPU is partitioned (MIG), as NVML reports them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::gpu_activity::Activity;
 use crate::gpu_state::GpuMemory;
 
 /// Whether a GPU is partitioned, and into what.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mig {
     pub is_enabled: bool,
     /// After the next reset of the GPU.
@@ -17,7 +17,7 @@ pub struct Mig {
 }
 
 /// A compute instance of a GPU instance, which is what a program can use.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
     pub gpu_instance: u32,
     pub compute_instance: u32,

@@ -31,6 +31,7 @@ mod report_json;
 mod sampled;
 mod stacks;
 pub mod summary;
+pub mod support;
 mod table;
 mod tensor_view;
 #[cfg(test)]

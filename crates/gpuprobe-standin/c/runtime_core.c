@@ -42,6 +42,10 @@ static void after_fork(void)
 	pthread_mutex_unlock(&primary_lock);
 }
 
+/*
+ * OPEN_DRIVER is the library with the functions of the driver, HAS_DRIVER whether there are any, and
+ * DRIVER_FUNCTION the address of one.
+ */
 #ifdef STANDIN_HIP
 /* Functions of the driver without code of their own do nothing. */
 static int do_nothing(void)
@@ -51,32 +55,43 @@ static int do_nothing(void)
 
 /* The driver is a part of this library, unless HIP is to run on CUDA. Then its functions are those of
  * libcuda. */
-#define FIND(symbol)                                                                                         \
+#define DRIVER_FUNCTION(symbol)                                                                              \
 	({                                                                                                   \
 		extern char impl_##symbol[] __attribute__((weak, visibility("hidden")));                     \
 		void *own = impl_##symbol ? (void *)impl_##symbol : (void *)do_nothing;                      \
 		driver ? dlsym(driver, #symbol) : own;                                                       \
 	})
 #define IS_ON_CUDA getenv("STANDIN_HIP_ON_CUDA")
+#define OPEN_DRIVER (IS_ON_CUDA ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL)
 #define HAS_DRIVER (driver || !IS_ON_CUDA)
+#elif defined(STATIC_DRIVER)
+/* the address of a function in this program, whatever its type */
+#define DRIVER_FUNCTION(symbol)                                                                              \
+	({                                                                                                   \
+		extern char symbol[];                                                                        \
+		(void *)symbol;                                                                              \
+	})
+#define OPEN_DRIVER NULL
+#define HAS_DRIVER (!driver)
 #else
-#define FIND(symbol) dlsym(driver, #symbol)
-#define IS_ON_CUDA 1
+#define DRIVER_FUNCTION(symbol) dlsym(driver, #symbol)
+#define OPEN_DRIVER dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)
 #define HAS_DRIVER driver
 #endif
 
 /* A bare name: found through LD_LIBRARY_PATH, or in the folder of this library through its RUNPATH. */
 static void load_driver(void)
 {
-	void *driver = IS_ON_CUDA ? dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
+	void *driver = OPEN_DRIVER;
 	int state = HAS_DRIVER ? RUNTIME_PLAIN : RUNTIME_NO_DRIVER;
 
-	if (HAS_DRIVER) {
-		*(void **)&inner.fallback = FIND(cuDriverGetVersion);
-		*(void **)&retain = FIND(cuDevicePrimaryCtxRetain);
+	if (state == RUNTIME_PLAIN) {
+		*(void **)&inner.fallback = DRIVER_FUNCTION(cuDriverGetVersion);
+		*(void **)&retain = DRIVER_FUNCTION(cuDevicePrimaryCtxRetain);
 		pthread_atfork(before_fork, after_fork, begin_anew);
-#define INNER(function, symbol, arguments) *(void **)&inner.function = FIND(symbol);
-#define INNER_KIND(function, kind, symbol, arguments) *(void **)&inner.function##_##kind = FIND(symbol);
+#define INNER(function, symbol, arguments) *(void **)&inner.function = DRIVER_FUNCTION(symbol);
+#define INNER_KIND(function, kind, symbol, arguments)                                                        \
+	*(void **)&inner.function##_##kind = DRIVER_FUNCTION(symbol);
 #define NO_INNER(function)
 #include "inner_calls.def"
 #undef INNER

@@ -160,7 +160,8 @@ impl Builder {
                     self.bench_driver(prologue)?;
                 }
                 self.workload("bench", &["bench"], Link::Nothing)?;
-                return self.workload("demo", &["demo"], Link::Runtime);
+                self.workload("demo", &["demo"], Link::Runtime)?;
+                return self.static_program("demo");
             }
             Parts::Ledger => return self.workload("ledger", &LEDGER, Link::Runtime),
             Parts::All | Parts::Hip => {}
@@ -171,7 +172,7 @@ impl Builder {
         self.c10_cuda()?;
         self.cupti()?;
         self.library(runtime, RUNTIME, Some(&self.options.cuda.renamed_runtime()))?;
-        self.static_runtime(runtime)?;
+        self.static_object(runtime, RUNTIME, &["-DSTATIC_RUNTIME"])?;
         self.plugin()?;
         for name in RUNTIME_WORKLOADS {
             self.workload(name, &[name], Link::Runtime)?;
@@ -286,16 +287,36 @@ impl Builder {
         run(cc, soname)
     }
 
-    /// Builds one relocatable object with the whole runtime. A program that links it has the functions only in `.symtab`.
-    fn static_runtime(&self, runtime: Library) -> Result<(), Error> {
+    /// Builds one relocatable object with a whole library. A program that links it has the functions only in `.symtab`.
+    fn static_object(&self, library: Library, sources: &[&str], defines: &[&str]) -> Result<(), Error> {
+        let name = static_name(library);
         let mut cc = self.cc();
         cc.args(LIBRARY_FLAGS)
-            .args(["-DSTATIC_RUNTIME", "-r", "-nostdlib"])
-            .args(RUNTIME.iter().map(|s| self.source(s)))
-            .arg(self.source(&format!("{}.S", runtime.soname())))
+            .args(defines)
+            .args(["-r", "-nostdlib"])
+            .args(sources.iter().map(|s| self.source(s)))
+            .arg(self.stubs(&ExportList::of(library))?)
             .arg("-o")
-            .arg(self.dir.join("cudart_static.o"));
-        run(cc, "cudart_static.o")
+            .arg(self.dir.join(name));
+        run(cc, name)
+    }
+
+    /// Builds a workload that contains the runtime, the driver and the C library, so that it runs on any host.
+    fn static_program(&self, name: &str) -> Result<(), Error> {
+        let runtime = Library::Runtime(self.options.cuda);
+        self.static_object(runtime, RUNTIME, &["-DSTATIC_RUNTIME", "-DSTATIC_DRIVER"])?;
+        // the runtime has a function of this name, too, and brings what both use
+        let own: Vec<&str> = DRIVER.iter().copied().filter(|source| !RUNTIME.contains(source)).collect();
+        self.static_object(Library::Driver, &own, &["-Dstandin_generic=standin_generic_driver_call"])?;
+        let program = format!("{name}_static");
+        let mut cc = self.cc();
+        cc.args(["-static", "-pthread"])
+            .arg(self.source(&format!("workloads/{name}.c")))
+            .arg(self.source("gpu_code.c"))
+            .args([runtime, Library::Driver].map(|library| self.dir.join(static_name(library))))
+            .arg("-o")
+            .arg(self.dir.join(&program));
+        run(cc, &program)
     }
 
     /// Builds the few functions that `gpuprobe bench` calls. The library does not look like a CUDA driver, so that another
@@ -369,7 +390,8 @@ impl Builder {
             Link::Runtime => drop(cc.arg(self.runtime_path())),
             Link::Renamed => drop(cc.arg(self.dir.join(self.options.cuda.renamed_runtime()))),
             Link::Static => {
-                cc.arg(self.source("gpu_code.c")).arg(self.dir.join("cudart_static.o"));
+                let runtime = Library::Runtime(self.options.cuda);
+                cc.arg(self.source("gpu_code.c")).arg(self.dir.join(static_name(runtime)));
             }
             Link::Driver => drop(cc.arg(self.driver_path())),
             Link::Hip => drop(cc.arg("-DSTANDIN_HIP").arg(self.dir.join(Library::Hip.soname()))),
@@ -400,6 +422,13 @@ impl Builder {
             .arg("-o")
             .arg(self.dir.join(name));
         run(cxx, name)
+    }
+}
+
+fn static_name(library: Library) -> &'static str {
+    match library {
+        Library::Runtime(_) => "cudart_static.o",
+        _ => "cuda_static.o",
     }
 }
 

@@ -20,6 +20,9 @@ use crate::terminal::notes::note;
 use crate::terminal::stdout::Closed;
 
 fn main() -> ExitCode {
+    if cfg!(target_feature = "crt-static") {
+        gpuprobe_capture::use_builtin_name_services();
+    }
     let mut cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -6,6 +6,7 @@ pub(crate) mod kmod_version;
 pub(crate) mod linux_support;
 pub(crate) mod linux_types;
 pub(crate) mod machine_checks;
+pub(crate) mod name_services;
 pub(crate) mod open_files;
 pub(crate) mod privileges;
 pub(crate) mod release;

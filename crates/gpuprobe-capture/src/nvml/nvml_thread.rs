@@ -4,6 +4,7 @@
 //! makes them, and nothing waits for it, not even the exit of gpuprobe. Readers get the last values.
 
 use std::ffi::{OsStr, OsString};
+use std::process::ChildStdin;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use nvml_wrapper::Nvml as Library;
 use nvml_wrapper::error::NvmlError;
 
 use super::gpu_reader::Reader;
+use super::helper_message::Message;
+use super::nvml_helper::{self, NvmlHelper};
 use super::nvml_library::trusted_nvml;
 use super::xid_events::Xids;
 
@@ -36,10 +39,35 @@ pub struct NvmlVersions {
     pub driver: String,
 }
 
+/// Where NVML is loaded.
+#[derive(Debug)]
+pub enum NvmlLoader {
+    /// In this process.
+    ThisProcess,
+    /// In a helper process that reads it, or why there is none.
+    Helper(Result<NvmlHelper, String>),
+    /// In a helper process that is started when it is needed: an ELF file.
+    Program(&'static [u8]),
+}
+
+impl NvmlLoader {
+    /// Starts the helper process now, if there is to be one: this process may soon be unable to execute programs.
+    pub fn started(self, library: &OsStr, every: Duration, is_restricted: bool) -> Self {
+        match self {
+            Self::Program(program) => {
+                Self::Helper(NvmlHelper::start(program, library, every.max(MIN_INTERVAL), is_restricted))
+            }
+            loader => loader,
+        }
+    }
+}
+
 /// The thread that reads. It ends after this is dropped, as soon as NVML returns.
 #[derive(Debug)]
 pub struct Nvml {
     shared: Arc<Mutex<Shared>>,
+    /// The input of the helper process, which reads until it is closed.
+    intervals: Option<Mutex<ChildStdin>>,
 }
 
 /// What the thread and its owner share.
@@ -54,17 +82,48 @@ struct Shared {
 
 impl Nvml {
     /// Starts to read at this interval, but no more often than NVML updates its values.
-    pub fn start(library: &OsStr, every: Duration) -> io::Result<Self> {
-        let shared = Shared { every: every.max(MIN_INTERVAL), ..Shared::default() };
+    pub fn start(loader: NvmlLoader, library: &OsStr, every: Duration) -> io::Result<Self> {
+        let mut shared = Shared { every: every.max(MIN_INTERVAL), ..Shared::default() };
+        let helper = match loader.started(library, every, false) {
+            NvmlLoader::Helper(Ok(helper)) => Some(helper),
+            NvmlLoader::Helper(Err(error)) => {
+                shared.error_message = Some(without_nvml(&error));
+                return Ok(Self { shared: Arc::new(Mutex::new(shared)), intervals: None });
+            }
+            NvmlLoader::ThisProcess | NvmlLoader::Program(_) => None,
+        };
         let shared = Arc::new(Mutex::new(shared));
         let (library, weak) = (library.to_owned(), Arc::downgrade(&shared));
-        spawn(move || follow(&library, &weak))?;
-        Ok(Self { shared })
+        let mut intervals = None;
+        match helper {
+            Some(helper) => {
+                let (input, messages) = helper.open();
+                intervals = input.map(Mutex::new);
+                spawn(move || follow_helper(messages, &weak))?;
+            }
+            None => spawn(move || follow(&library, &weak))?,
+        }
+        Ok(Self { shared, intervals })
     }
 
     /// Changes the interval.
     pub fn read_every(&self, every: Duration) {
         lock(&self.shared).every = every.max(MIN_INTERVAL);
+        if let Some(intervals) = &self.intervals {
+            let mut intervals = intervals.lock().unwrap_or_else(PoisonError::into_inner);
+            nvml_helper::set_interval(&mut intervals, every.max(MIN_INTERVAL));
+        }
+    }
+
+    /// What is new since the reading of this moment, which becomes that of the last one.
+    pub(super) fn news(&self, last: &mut Option<Instant>) -> Option<Message> {
+        let mut shared = lock(&self.shared);
+        let error = shared.error_message.take();
+        let refusals = std::mem::take(&mut shared.refusals);
+        let is_new = shared.at.is_some() && shared.at != *last;
+        *last = shared.at;
+        let readings = is_new.then(|| shared.readings.clone().into());
+        (is_new || error.is_some() || !refusals.is_empty()).then_some(Message { readings, error, refusals })
     }
 
     /// The last reading. If it is too old, only the counts of errors are returned.
@@ -149,6 +208,26 @@ fn follow(library: &OsStr, weak: &Weak<Mutex<Shared>>) {
     }
 }
 
+/// Takes what a helper process writes, until it ends or the owner is dropped.
+fn follow_helper(messages: impl Iterator<Item = Message>, weak: &Weak<Mutex<Shared>>) {
+    for message in messages {
+        let listens = update(weak, |shared| {
+            if let Some(readings) = message.readings {
+                shared.readings = readings.into();
+                shared.at = Some(Instant::now());
+            }
+            if let Some(error) = message.error {
+                shared.at = None;
+                shared.error_message = Some(error);
+            }
+            shared.refusals.extend(message.refusals);
+        });
+        if !listens {
+            return;
+        }
+    }
+}
+
 /// Reads until the library fails as a whole, or the owner is dropped.
 fn read_on(library: &OsStr, weak: &Weak<Mutex<Shared>>, xids: &mut Xids) -> Result<(), NvmlError> {
     let nvml = Library::builder().lib_path(library).init()?;
@@ -187,15 +266,25 @@ fn until_due(weak: &Weak<Mutex<Shared>>, begun: Instant, mut wait: impl FnMut(In
 
 fn explained(library: &OsStr, error: &NvmlError) -> String {
     match error {
-        NvmlError::LibloadingError(error) => {
-            format!("no NVML, so the state of the GPUs is not known: {error}")
-        }
+        NvmlError::LibloadingError(error) => without_nvml(&error.to_string()),
         error => format!("NVML ({}) cannot read the GPUs: {error}", library.display()),
     }
 }
 
+fn without_nvml(why: &str) -> String {
+    format!("no NVML, so the state of the GPUs is not known: {why}")
+}
+
 /// The versions of the library and of the driver, or the reason why there is none. Gives up after some seconds.
-pub fn nvml_versions(library: &OsStr) -> Result<NvmlVersions, String> {
+pub fn nvml_versions(loader: NvmlLoader, library: &OsStr) -> Result<NvmlVersions, String> {
+    match loader {
+        NvmlLoader::ThisProcess => versions_here(library),
+        NvmlLoader::Program(program) => nvml_helper::versions(program, library),
+        NvmlLoader::Helper(helper) => Err(helper.err().unwrap_or_default()),
+    }
+}
+
+fn versions_here(library: &OsStr) -> Result<NvmlVersions, String> {
     const PATIENCE: Duration = Duration::from_secs(5);
     let (sender, receiver) = channel();
     let name: OsString = trusted_nvml(library)?;
@@ -226,7 +315,7 @@ mod tests {
         let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
         let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
         let shared = Shared { readings: readings.clone(), at: Some(Instant::now()), ..Shared::default() };
-        let nvml = Nvml { shared: Arc::new(Mutex::new(shared)) };
+        let nvml = Nvml { shared: Arc::new(Mutex::new(shared)), intervals: None };
         assert_eq!(nvml.readings(), readings);
         lock(&nvml.shared).at = Instant::now().checked_sub(VALID_FOR);
         assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
@@ -236,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_waiting_thread_notices_a_shorter_interval_or_the_drop() {
-        let nvml = Nvml { shared: Arc::default() };
+        let nvml = Nvml { shared: Arc::default(), intervals: None };
         nvml.read_every(Duration::from_secs(3600));
         let (weak, begun, mut waits) = (Arc::downgrade(&nvml.shared), Instant::now(), 0);
         let due = until_due(&weak, begun, |until| {
@@ -271,7 +360,9 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_reported_once_and_no_gpu_is_up() {
-        let nvml = Nvml::start(OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL).unwrap();
+        let nvml =
+            Nvml::start(NvmlLoader::ThisProcess, OsStr::new("libnvidia-ml-missing.so.9"), MIN_INTERVAL)
+                .unwrap();
         let start = Instant::now();
         let error_message = loop {
             match nvml.error_message() {
@@ -286,7 +377,8 @@ mod tests {
         );
         assert_eq!(nvml.error_message(), None);
         assert_eq!(nvml.readings(), GpuReadings::default());
-        let why = nvml_versions(OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
+        let why =
+            nvml_versions(NvmlLoader::ThisProcess, OsStr::new("libnvidia-ml-missing.so.9")).unwrap_err();
         assert!(why.contains("libnvidia-ml-missing.so.9"), "{why}");
     }
 }

@@ -1,4 +1,5 @@
-//! Reads the GPU errors (XIDs) that are in the kernel log: also those from before gpuprobe was started.
+//! Reads the kernel log: the GPU errors (XIDs) in it, also those from before gpuprobe was started, and messages for a
+//! bug report.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -17,6 +18,8 @@ const KERNEL_LOG: &str = "/dev/kmsg";
 const LARGEST_RECORD: usize = 8192;
 /// The most errors that are kept; the newest ones.
 const MOST_XIDS: usize = 1024;
+/// The most messages that are kept; the newest ones.
+const MOST_MESSAGES: usize = 2000;
 /// Reading all records of a usual log takes milliseconds. What fills the log meanwhile must not keep this busy.
 const AT_MOST: Duration = Duration::from_millis(500);
 
@@ -35,6 +38,15 @@ pub struct LoggedXids {
     pub is_cut: bool,
 }
 
+/// Messages of the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LoggedMessages {
+    /// With their times since the machine was booted, the oldest first.
+    pub messages: Vec<(Duration, String)>,
+    /// There was no time for the newest records.
+    pub is_cut: bool,
+}
+
 impl KernelLog {
     /// Needs CAP_SYSLOG where `kernel.dmesg_restrict` is set. What is read later needs no privilege.
     pub fn open() -> io::Result<Self> {
@@ -45,33 +57,57 @@ impl KernelLog {
 
     /// The errors that are not older than this.
     pub fn xids(&mut self, oldest: Duration) -> io::Result<LoggedXids> {
-        let begin = Instant::now();
         let now_us = microseconds_since_boot();
-        self.file.rewind()?;
-        let mut found = VecDeque::new();
-        let mut record = [0; LARGEST_RECORD];
-        let is_cut = loop {
-            if begin.elapsed() >= AT_MOST {
-                break true;
-            }
-            let bytes = match self.file.read(&mut record) {
-                Ok(0) => break false,
-                Ok(length) => record.get(..length).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break false,
-                // it was overwritten meanwhile: the next one follows
-                Err(error) if is_overwritten(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            found.extend(LoggedXid::parse(bytes));
-            if found.len() > MOST_XIDS {
-                found.pop_front();
-            }
-        };
+        let (found, is_cut) = self.newest(MOST_XIDS, LoggedXid::parse)?;
         let age = |xid: &LoggedXid| Duration::from_micros(now_us.saturating_sub(xid.at_us));
         let with_age = found.into_iter().map(|xid| (age(&xid), xid));
         let recent = with_age.filter(|(age, _)| *age <= oldest);
         Ok(LoggedXids { xids: recent.map(|(age, xid)| (xid, age)).collect(), is_cut })
     }
+
+    /// The messages that are relevant.
+    pub fn messages(&mut self, is_relevant: impl Fn(&str) -> bool) -> io::Result<LoggedMessages> {
+        let (found, is_cut) =
+            self.newest(MOST_MESSAGES, |record| message(record).filter(|(_, text)| is_relevant(text)))?;
+        Ok(LoggedMessages { messages: found.into(), is_cut })
+    }
+
+    /// The newest records that can be parsed, the oldest first, and whether there was no time for all.
+    fn newest<T>(
+        &mut self,
+        most: usize,
+        parse: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<(VecDeque<T>, bool)> {
+        let begin = Instant::now();
+        self.file.rewind()?;
+        let mut found = VecDeque::new();
+        let mut record = [0; LARGEST_RECORD];
+        loop {
+            if begin.elapsed() >= AT_MOST {
+                return Ok((found, true));
+            }
+            let bytes = match self.file.read(&mut record) {
+                Ok(0) => return Ok((found, false)),
+                Ok(length) => record.get(..length).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((found, false)),
+                // it was overwritten meanwhile: the next one follows
+                Err(error) if is_overwritten(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            found.extend(parse(bytes));
+            if found.len() > most {
+                found.pop_front();
+            }
+        }
+    }
+}
+
+/// The time and the text of a record: `6,339,5140900,-;text`, and lines about its device.
+fn message(record: &[u8]) -> Option<(Duration, String)> {
+    let text = String::from_utf8_lossy(record);
+    let (head, rest) = text.split_once(';')?;
+    let at_us = head.split(',').nth(2)?.parse().ok()?;
+    Some((Duration::from_micros(at_us), rest.lines().next()?.to_owned()))
 }
 
 fn is_overwritten(error: &io::Error) -> bool {
@@ -120,6 +156,13 @@ mod tests {
             assert_eq!(at(old), []);
         }
         assert_eq!(at(now_us + 60_000_000)[0].1, Duration::ZERO, "the clock of the log may be ahead");
+    }
+
+    #[test]
+    fn a_message_has_its_time_and_no_lines_about_the_device() {
+        let record = b"6,339,5140900,-;NVRM: loading\n SUBSYSTEM=pci\n";
+        assert_eq!(message(record), Some((Duration::from_micros(5_140_900), "NVRM: loading".to_owned())));
+        assert_eq!(message(b"no record"), None);
     }
 
     #[test]

@@ -10,6 +10,6 @@ mod visible;
 pub use devices::{Device, devices};
 pub use gpu_processes::{gpu_processes, maps_nccl, open_gpus, rank_of};
 pub use host_gpus::{NVIDIA_PROC_FOLDER, host_gpus};
-pub use kernel_log::{KernelLog, LoggedXids};
+pub use kernel_log::{KernelLog, LoggedMessages, LoggedXids};
 pub use logged_xid::LoggedXid;
 pub use visible::View;

@@ -63,16 +63,25 @@ impl DaemonClient {
 
     /// The body of `/api/snapshot`.
     pub fn snapshot(&self) -> Result<Bytes, ClientError> {
+        self.get("/api/snapshot")
+    }
+
+    /// The body of `/metrics`.
+    pub fn metrics(&self) -> Result<Bytes, ClientError> {
+        self.get("/metrics")
+    }
+
+    fn get(&self, path: &str) -> Result<Bytes, ClientError> {
         let asked = async {
-            tokio::time::timeout(TIMEOUT, self.ask())
+            tokio::time::timeout(TIMEOUT, self.ask(path))
                 .await
                 .map_err(|_elapsed| ClientError(format!("no answer within {} s", TIMEOUT.as_secs())))?
         };
         self.runtime.block_on(asked).map_err(|error| ClientError(format!("{}: {error}", self.name())))
     }
 
-    async fn ask(&self) -> Result<Bytes, ClientError> {
-        let mut request = Request::get(format!("{}/api/snapshot", self.server.path()));
+    async fn ask(&self, path: &str) -> Result<Bytes, ClientError> {
+        let mut request = Request::get(format!("{}{path}", self.server.path()));
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
@@ -84,7 +93,7 @@ impl DaemonClient {
                 "it requires a user and a password: http://user@host and --password-file",
             )),
             StatusCode::NOT_FOUND => {
-                Err(ClientError::new("it is not a gpuprobe daemon: it has no /api/snapshot"))
+                Err(ClientError(format!("it is not a gpuprobe daemon: it has no {path}")))
             }
             status => Err(ClientError(format!("it answers {status}"))),
         }

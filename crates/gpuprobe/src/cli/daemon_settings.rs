@@ -34,9 +34,8 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
         words => words.to_vec(),
     };
     let given = command().try_get_matches_from(&words)?;
-    let file = given.get_one::<PathBuf>("config").cloned();
-    let file = file.or_else(|| Path::new(DEFAULT_FILE).exists().then(|| PathBuf::from(DEFAULT_FILE)));
-    let Some(file) = file else {
+    let named = given.get_one::<PathBuf>("config").cloned();
+    let Some(file) = named.or_else(file) else {
         check_recordings(&given)?;
         return Ok(DaemonArgs::from_arg_matches(&given)?);
     };
@@ -50,6 +49,11 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     let all = all.map_err(|error| wrong(&first_line(&error)))?;
     check_recordings(&all)?;
     Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
+}
+
+/// The settings file of the service, if there is one.
+pub(crate) fn file() -> Option<PathBuf> {
+    Some(PathBuf::from(DEFAULT_FILE)).filter(|file| file.exists())
 }
 
 /// Refuses a file that controls a privileged daemon and that other users can write.

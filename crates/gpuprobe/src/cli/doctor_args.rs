@@ -1,5 +1,6 @@
 //! The options of `doctor`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -25,4 +26,23 @@ pub(crate) struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write an archive for a bug report: this report, versions, losses of a running daemon, its settings without
+    /// secrets, and messages of the Linux kernel about GPUs and BPF; names of processes and users are hashed
+    #[arg(long, conflicts_with_all = ["cost", "json"])]
+    pub(crate) support: bool,
+    /// With --support: write the archive to this file, which must be a new one [default: gpuprobe-support-TIME.tar.gz]
+    #[arg(short, long, value_name = "FILE", requires = "support")]
+    pub(crate) output: Option<PathBuf>,
+    /// With --support: keep the names of processes and users
+    #[arg(long, requires = "support")]
+    pub(crate) full: bool,
+    /// With --support: the URL of the daemon, such as https://user@host:9000 [default: the address in its settings]
+    #[arg(long, value_name = "URL", requires = "support")]
+    pub(crate) connect: Option<String>,
+    /// With --connect: a file with the certificates that the daemon's certificate may be signed by
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// With --connect: a file with the password of the user in the URL
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    pub(crate) password_file: Option<PathBuf>,
 }

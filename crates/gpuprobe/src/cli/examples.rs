@@ -112,7 +112,9 @@ pub(super) const DOCTOR: &str = "Examples:
   sudo gpuprobe doctor -d 1234
       the libraries of one process
   sudo gpuprobe doctor --cost --duration 10s
-      what watching would cost now";
+      what watching would cost now
+  sudo gpuprobe doctor --support
+      an archive for a bug report";
 
 pub(super) const DEMO: &str = "Examples:
   sudo gpuprobe demo

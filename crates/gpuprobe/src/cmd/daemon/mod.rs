@@ -10,8 +10,8 @@ use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::gpu_ops::cuda_kernel_series::NAME_TIMEOUT_NS;
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{
-    CaptureConfig, Collect, ThreadIterator, Tier, Urgent, drop_privileges, install_seccomp_filter,
-    return_memory_early,
+    CaptureConfig, Collect, NvmlLoader, ThreadIterator, Tier, Urgent, drop_privileges,
+    install_seccomp_filter, return_memory_early,
 };
 use gpuprobe_event::{Class, Tgid};
 use gpuprobe_output::otlp::Push;
@@ -26,6 +26,7 @@ use crate::session::follow::mapping_watch::Watch;
 use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
+use crate::session::host::nvml_loader::nvml_loader;
 use crate::session::host::observer::{MEMORY, Observer};
 use crate::session::host::pending_calls::PendingCalls;
 use crate::session::host::processes::Processes;
@@ -95,6 +96,11 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let declines_returns = config.sample_launch_returns && probes.capture.tier() == Tier::Session;
     let pending = PendingCalls::new(declines_returns.then(ThreadIterator::new).transpose()?);
     let recorder = RecorderProcess::start(&args.on_demand, probes.capture.tier(), args.verbose)?;
+    // before no program can be executed
+    let nvml = match args.nvml.nvml == "off" {
+        true => NvmlLoader::ThisProcess,
+        false => nvml_loader().started(&args.nvml.nvml, args.refresh, true),
+    };
     // before there are other threads: privileges are per thread
     drop_privileges(false).context("cannot give up privileges")?;
     // before data of other processes is read, and before foreign code (NVML) is loaded
@@ -104,7 +110,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let push = push.map(|settings| Push::start(settings, latest.clone())).transpose()?;
     let on_demand = recorder.map(|process| OnDemand::start(process, &args.on_demand)).transpose()?;
     let mut daemon = Daemon {
-        observer: observer(args, sections, probes)?
+        observer: observer(args, sections, probes, nvml)?
             .with_pending_calls(pending)
             .with_log_events(push.as_ref().map(Push::events)),
         signals,
@@ -142,7 +148,7 @@ fn filter_system_calls(verbose: bool) -> Result<()> {
     Ok(())
 }
 
-fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Observer> {
+fn observer(args: &DaemonArgs, sections: Sections, probes: Probes, nvml: NvmlLoader) -> Result<Observer> {
     let rules = Rules::after(args.warm_up);
     let live_memory = sections.memory.then(|| LiveMemory::new(rules, false));
     let tensors = args.tensors.then(|| LiveTensors::new(LiveMemory::new(rules, false)));
@@ -150,7 +156,7 @@ fn observer(args: &DaemonArgs, sections: Sections, probes: Probes) -> Result<Obs
     processes.set_retention(args.max_exited, args.keep_exited);
     let gpus = GpuNumbering::new(&args.nvml.driver_folder, args.rescan);
     let only = (!args.pids.is_empty()).then(|| args.pids.iter().copied().map(Tgid).collect());
-    let states = GpuStatePoller::start(&args.nvml, args.refresh, only, args.verbose)?;
+    let states = GpuStatePoller::start_with(nvml, &args.nvml, args.refresh, only, args.verbose)?;
     let observer = Observer::new(probes, processes, live_memory).with_tensors(tensors);
     let observer = if args.gpu_time.is_some() { observer.with_gpu_times() } else { observer };
     Ok(observer.with_gpus(gpus).with_states(states))

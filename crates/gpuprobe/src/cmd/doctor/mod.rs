@@ -3,6 +3,7 @@
 mod gpu_time;
 mod predicted_cost;
 mod readiness;
+mod support;
 
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 use self::gpu_time::GpuTimeSupport;
 use crate::cli::{DoctorArgs, Layer};
 use crate::cmd::daemon::EVERYTHING;
+use crate::session::host::nvml_loader::nvml_loader;
 use crate::session::probes::selection::Selection;
 use crate::terminal::stdout::print;
 
@@ -38,7 +40,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
     };
     let support = support();
     let libraries = scan.libraries.iter().map(Probable::of).collect::<Result<Vec<_>>>()?;
-    let nvml = nvml_versions(OsStr::new(NVML_LIBRARY));
+    let nvml = nvml_versions(nvml_loader(), OsStr::new(NVML_LIBRARY));
     let modules = nvidia_kmods(proc_root, Path::new("/sys"));
     let linux = linux_support();
     let xids = xid_source(&linux);
@@ -53,6 +55,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
         scan,
         gpu_time: GpuTimeSupport::find(proc_root, args.pid),
     };
+    if args.support {
+        return support::run(args, &report);
+    }
     let text = if args.json {
         format!("{:#}\n", report.json())
     } else {

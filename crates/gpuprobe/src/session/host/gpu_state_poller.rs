@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
 use gpuprobe_analysis::{Compared, GpuStates, Snapshot};
-use gpuprobe_capture::{NVML_LIBRARY, Nvml, trusted_nvml};
+use gpuprobe_capture::{NVML_LIBRARY, Nvml, NvmlLoader, trusted_nvml};
 use gpuprobe_event::{GpuReadings, Tgid};
 
+use super::nvml_loader::nvml_loader;
 use crate::cli::NvmlArgs;
 use crate::terminal::notes::note;
 
@@ -28,6 +29,17 @@ impl GpuStatePoller {
         only: Option<Vec<Tgid>>,
         verbose: bool,
     ) -> Result<Option<Self>> {
+        Self::start_with(nvml_loader(), args, every, only, verbose)
+    }
+
+    /// The same, with a helper process that may run already.
+    pub(crate) fn start_with(
+        loader: NvmlLoader,
+        args: &NvmlArgs,
+        every: Duration,
+        only: Option<Vec<Tgid>>,
+        verbose: bool,
+    ) -> Result<Option<Self>> {
         if args.nvml == "off" {
             return Ok(None);
         }
@@ -35,7 +47,8 @@ impl GpuStatePoller {
         if args.nvml != NVML_LIBRARY {
             trusted_nvml(&args.nvml).map_err(Error::msg)?;
         }
-        let nvml = Nvml::start(&args.nvml, every).context("cannot start the thread that reads NVML")?;
+        let nvml =
+            Nvml::start(loader, &args.nvml, every).context("cannot start the thread that reads NVML")?;
         Ok(Some(Self { nvml, only, verbose }))
     }
 

@@ -6,6 +6,7 @@ pub(crate) mod gpu_numbering;
 pub(crate) mod gpu_state_poller;
 pub(crate) mod kernel_log_xids;
 pub(crate) mod nccl_ras;
+pub(crate) mod nvml_loader;
 pub(crate) mod observer;
 mod out_of_memory_notes;
 pub(crate) mod pending_calls;
