@@ -1,13 +1,21 @@
-//! Builds the stand-ins into a folder: `cargo run -p gpuprobe-standin --example build -- DIR [demo]`.
+//! Builds the stand-ins into a folder: `cargo run -p gpuprobe-standin --example build -- DIR [demo | PROLOGUE]`. With a
+//! prologue, such as `EndbrPush`, only the libraries and the workload `ledger`.
 
 use std::path::Path;
 
-use gpuprobe_standin::{BuildOptions, build};
+use gpuprobe_standin::{BuildOptions, Parts, Prologue, build};
 
 fn main() {
-    let dir = std::env::args().nth(1).expect("usage: build DIR [demo]");
-    let demo = std::env::args().nth(2).is_some_and(|word| word == "demo");
-    let options = if demo { BuildOptions::demo() } else { BuildOptions::default() };
+    let dir = std::env::args().nth(1).expect("usage: build DIR [demo | PROLOGUE]");
+    let options = match std::env::args().nth(2).as_deref() {
+        None => BuildOptions::default(),
+        Some("demo") => BuildOptions::demo(),
+        Some(name) => {
+            let prologue = Prologue::ALL.into_iter().find(|prologue| format!("{prologue:?}") == name);
+            let prologue = prologue.expect("the name of a prologue");
+            BuildOptions { prologue, parts: Parts::Ledger, ..BuildOptions::default() }
+        }
+    };
     match build(Path::new(&dir), &options) {
         Ok(built) => println!("{}", built.dir.display()),
         Err(e) => {
