@@ -143,8 +143,9 @@ fn stamp_of(options: &BuildOptions) -> String {
 /// The compiler that an environment variable names. In a build script, a variable for its target goes first, as in the
 /// crate `cc`: `CC_aarch64_unknown_linux_gnu`.
 fn compiler(variable: &str, default: &str) -> OsString {
-    let of_target =
-        env::var("TARGET").ok().and_then(|target| env::var_os(format!("{variable}_{}", target.replace('-', "_"))));
+    let of_target = env::var("TARGET")
+        .ok()
+        .and_then(|target| env::var_os(format!("{variable}_{}", target.replace('-', "_"))));
     of_target.or_else(|| env::var_os(variable)).unwrap_or_else(|| default.into())
 }
 
