@@ -71,7 +71,56 @@
 
 #elif defined(__aarch64__)
 
+.macro PUSH_AND_POP
+	stp x29, x30, [sp, -16]!
+	.cfi_adjust_cfa_offset 16
+	.cfi_rel_offset x29, 0
+	.cfi_rel_offset x30, 8
+	mov x29, sp
+	ldp x29, x30, [sp], 16
+	.cfi_adjust_cfa_offset -16
+	.cfi_restore x29
+	.cfi_restore x30
+.endm
+
+/* hints have names only if the assembler is told of a newer architecture */
 .macro PROLOGUE target
+#if defined(PROLOGUE_PUSH)
+	PUSH_AND_POP
+#elif defined(PROLOGUE_ENDBR_PUSH)
+	hint 25 /* paciasp */
+	.cfi_negate_ra_state
+	PUSH_AND_POP
+	hint 29 /* autiasp */
+	.cfi_negate_ra_state
+#elif defined(PROLOGUE_CMP_JE)
+	hint 34 /* bti c */
+	cbz x0, 1f
+	b \target
+1:
+#elif defined(PROLOGUE_MOV)
+	mov x9, x0
+	sub sp, sp, 16
+	.cfi_adjust_cfa_offset 16
+	str x9, [sp]
+	add sp, sp, 16
+	.cfi_adjust_cfa_offset -16
+#elif defined(PROLOGUE_SUB_THEN_PUSH)
+	sub sp, sp, 16
+	.cfi_adjust_cfa_offset 16
+	PUSH_AND_POP
+	add sp, sp, 16
+	.cfi_adjust_cfa_offset -16
+#elif defined(PROLOGUE_NOP)
+	nop
+#elif defined(PROLOGUE_LOOP_BACK)
+	mov w9, 3
+1:	nop
+	subs w9, w9, 1
+	b.ne 1b
+#else
+#error "no prologue chosen"
+#endif
 	b \target
 .endm
 

@@ -1,10 +1,11 @@
 //! Builds the libraries and workloads in a folder, with the system's C and C++ compilers.
 
 use std::collections::hash_map::DefaultHasher;
-use std::fs;
+use std::ffi::OsString;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 use crate::error::Error;
 use crate::exports::{ExportList, Library};
@@ -133,11 +134,22 @@ fn stamp_of(options: &BuildOptions) -> String {
     SOURCES.hash(&mut hasher);
     options.hash(&mut hasher);
     (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
+    // another compiler may be one for another architecture
+    (compiler("CC", "cc"), compiler("CXX", "c++")).hash(&mut hasher);
     let all = [Library::Driver, Library::Nvml, Library::Nccl, Library::C10, Library::Hip];
     for library in [Library::Runtime(options.cuda)].into_iter().chain(all) {
         generate::stubs(&ExportList::of(library)).hash(&mut hasher);
     }
     format!("{:016x}\n", hasher.finish())
+}
+
+/// The compiler that an environment variable names. In a build script, a variable for its target goes first, as in the
+/// crate `cc`: `CC_aarch64_unknown_linux_gnu`.
+fn compiler(variable: &str, default: &str) -> OsString {
+    let of_target = env::var("TARGET")
+        .ok()
+        .and_then(|target| env::var_os(format!("{variable}_{}", target.replace('-', "_"))));
+    of_target.or_else(|| env::var_os(variable)).unwrap_or_else(|| default.into())
 }
 
 struct Builder {
@@ -247,7 +259,7 @@ impl Builder {
 
     /// A compiler, which an environment variable may name, with the flags that every file needs.
     fn compiler(&self, variable: &str, name: &str, flags: &[&str]) -> Command {
-        let mut compiler = Command::new(std::env::var_os(variable).unwrap_or_else(|| name.into()));
+        let mut compiler = Command::new(compiler(variable, name));
         compiler
             .args(flags)
             .arg("-I")

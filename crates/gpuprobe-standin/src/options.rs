@@ -1,20 +1,20 @@
 //! Build options.
 
-/// The first instructions of every export on x86-64. On aarch64 every export is one branch.
+/// The first instructions of every export, on x86-64 and on aarch64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Prologue {
-    /// `push %rbp; mov %rsp,%rbp`
+    /// `push %rbp; mov %rsp,%rbp`; on aarch64 `stp x29,x30,[sp,-16]!; mov x29,sp`
     #[default]
     Push,
-    /// `endbr64`, then as `Push`
+    /// `endbr64`, then as `Push`; on aarch64 `paciasp`, which signs the return address
     EndbrPush,
-    /// `cmpl $imm,x(%rip); je`, as in drivers 535 and 550
+    /// `cmpl $imm,x(%rip); je`, as in drivers 535 and 550; on aarch64 `bti c; cbz`
     CmpJe,
     /// `mov`, then a change of the stack pointer: no cheap probe point
     Mov,
     /// `sub $8,%rsp`, then a push
     SubThenPush,
-    /// A nop of five bytes
+    /// A nop of five bytes; on aarch64 `nop`
     Nop,
     /// A nop that a later branch jumps back to: it runs three times per call
     LoopBack,
@@ -41,7 +41,7 @@ impl Prologue {
         }
     }
 
-    /// The first bytes of every export, up to the first byte that depends on an address.
+    /// The first bytes of every export on x86-64, up to the first byte that depends on an address.
     pub fn first_bytes(self) -> &'static [u8] {
         match self {
             Self::Push => &[0x55, 0x48, 0x89, 0xe5, 0x5d],
