@@ -66,7 +66,7 @@ fn exclusions_take_precedence() {
 #[test]
 fn the_essential_functions_are_in_the_catalogue() {
     for base in Api::Driver.row().essential {
-        assert!(catalogue().functions().iter().any(|f| f.base == base), "{base}");
+        assert!(catalogue().functions().iter().any(|f| f.base == *base), "{base}");
     }
     let few = Selection::from_globs(&[], Layer::Both, &Hooks::default()).unwrap().on(Tier::Perf);
     let taken =
