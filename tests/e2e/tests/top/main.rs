@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod large_hosts;
-mod open_calls;
 mod terminal_pane;
 mod top_of_daemons;
 mod top_on_a_terminal;
