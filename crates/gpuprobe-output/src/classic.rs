@@ -265,9 +265,10 @@ fn skipped(out: &mut String, snapshot: &Snapshot) {
 
 #[cfg(test)]
 mod tests {
-    use gpuprobe_event::{SiteId, Space, Tgid};
+    use gpuprobe_event::{SiteId, Space};
 
     use super::*;
+    use crate::test_processes;
 
     fn snapshot(ptrs: impl Iterator<Item = u64>) -> Snapshot {
         let live = |ptr| LiveAllocation {
@@ -278,20 +279,8 @@ mod tests {
             since_ns: 0,
             site: SiteId::UNKNOWN,
         };
-        let process = ProcessSnapshot {
-            pid: Tgid(7),
-            instance: 1,
-            name: "app".to_owned(),
-            ns_pid: None,
-            container: None,
-            uid: None,
-            exited_at_ns: None,
-            functions: Vec::new(),
-            failures: Vec::new(),
-            memory: Default::default(),
-            gpu_ops: Default::default(),
-            allocations: ptrs.map(live).collect(),
-        };
+        let process =
+            ProcessSnapshot { allocations: ptrs.map(live).collect(), ..test_processes::process(7, "app") };
         Snapshot { processes: vec![process.into()], ..Snapshot::default() }
     }
 

@@ -41,7 +41,7 @@ pub struct ProcessSnapshot {
     /// Sorted by function and error.
     pub failures: Vec<Failure>,
     pub memory: MemoryCounts,
-    /// Time since the beginning of its open calls of APIs that do the work: their total time grows when they return.
+    /// Time in open calls of APIs that do the work that `functions` does not have yet.
     pub open_ns: u64,
     /// GPU operations.
     pub gpu_ops: GpuOps,

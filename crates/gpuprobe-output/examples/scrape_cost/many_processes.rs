@@ -49,6 +49,7 @@ pub(crate) fn many_processes() -> Snapshot {
             functions: functions.iter().enumerate().map(counts).collect(),
             failures: Vec::new(),
             memory: MemoryCounts::default(),
+            open_ns: 0,
             gpu_ops: GpuOps::default(),
             allocations: Vec::new(),
         })

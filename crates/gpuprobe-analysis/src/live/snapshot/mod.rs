@@ -7,7 +7,7 @@ use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, FailureCounts, GpuOpRows, GraphKernelCounts, LaunchCounts,
     ProcessKey, ProcessMemory,
 };
-use gpuprobe_event::{Gpu, HostGpu, Losses, Tgid};
+use gpuprobe_event::{Api, Gpu, HostGpu, Losses, Tgid};
 use serde::Serialize;
 
 use super::exited::{ExitedProcesses, PastProcesses};
@@ -208,12 +208,25 @@ impl Snapshot {
         all.find(|process| process.exited_at_ns.is_none()).map(AsRef::as_ref)
     }
 
-    /// Sets the time in open calls of running processes.
-    pub fn set_open_times(&mut self, open: &HashMap<ProcessKey, u64>) {
+    /// Sets the time in open calls of running processes. `counted` has their time in calls of the CUDA driver up to the
+    /// snapshot before. It never decreases: open calls may be known late, or no longer when they have just returned, and
+    /// what was counted of them is not counted again.
+    pub fn set_open_times(
+        &mut self,
+        open: &HashMap<ProcessKey, u64>,
+        counted: &mut HashMap<ProcessKey, u64>,
+    ) {
+        let before = std::mem::take(counted);
         for process in self.processes.iter_mut().filter(|process| process.exited_at_ns.is_none()) {
-            if let Some(open_ns) = open.get(&process.key()) {
-                Arc::make_mut(process).open_ns = *open_ns;
+            let key = process.key();
+            let of = |times: &HashMap<ProcessKey, u64>| times.get(&key).copied().unwrap_or(0);
+            let functions = process.functions.iter().filter(|function| function.api == Api::Driver);
+            let returned = functions.fold(0_u64, |sum, function| sum.saturating_add(function.total_ns));
+            let total = returned.saturating_add(of(open)).max(of(&before));
+            if total > returned {
+                Arc::make_mut(process).open_ns = total - returned;
             }
+            counted.insert(key, total);
         }
     }
 }

@@ -299,3 +299,16 @@ fn memory_is_listed_by_the_gpus_of_the_host_if_these_are_known() {
     let of = |process: usize| snapshot.processes[process].allocations[0].gpu;
     assert_eq!([of(0), of(1)], [Some(Gpu::Host(3)), Some(Gpu::OfProcess(0))]);
 }
+
+/// On a host with many threads, open calls are not read at each snapshot.
+#[test]
+fn the_time_of_an_open_call_is_kept_until_it_is_known_again() {
+    let mut counted = HashMap::new();
+    let mut open_after = |open_ns: u64| {
+        let process = ProcessSnapshot::new(key(1), &ProcessInfo::default(), &[], None);
+        let mut snapshot = Snapshot { processes: vec![Arc::new(process)], ..Snapshot::default() };
+        snapshot.set_open_times(&HashMap::from([(key(1), open_ns)]), &mut counted);
+        snapshot.processes[0].open_ns
+    };
+    assert_eq!([0, 300, 0, 1600, 0].map(&mut open_after), [0, 300, 300, 1600, 1600]);
+}

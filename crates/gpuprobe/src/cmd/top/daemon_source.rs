@@ -56,11 +56,10 @@ impl HostSource for DaemonSource {
 
     fn read(&mut self) -> Result<Answer> {
         let Self(client) = self;
-        let reading = client.snapshot().map_err(|error| error.to_string()).and_then(|answer| {
+        Ok(client.snapshot().map_err(|error| error.to_string()).and_then(|answer| {
             reading_of_answer(&answer)
                 .map_err(|error| format!("{}: its answer is not a snapshot: {error}", client.name()))
-        });
-        Ok(reading.map_or_else(Answer::Problem, Answer::Reading))
+        }))
     }
 
     fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()> {

@@ -30,11 +30,8 @@ pub(super) trait HostSource {
     fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()>;
 }
 
-pub(super) enum Answer {
-    Reading(Reading),
-    /// Why there is none.
-    Problem(String),
-}
+/// A reading, or why there is none.
+pub(super) type Answer = Result<Reading, String>;
 
 /// What the screens show of one host.
 pub(super) struct HostFrame {
@@ -141,13 +138,10 @@ fn read_until_stopped(
         if now >= due {
             let retired = std::mem::take(&mut locked(&to.state).retired);
             drop(retired);
-            let frame = match source.read()? {
-                Answer::Reading(reading) => {
-                    view.take(reading);
-                    Ok(Arc::new(HostFrame { view: view.view(), live: view.clone() }))
-                }
-                Answer::Problem(problem) => Err(problem),
-            };
+            let frame = source.read()?.map(|reading| {
+                view.take(reading);
+                Arc::new(HostFrame { view: view.view(), live: view.clone() })
+            });
             publish(&to.state, frame);
             to.news.report();
             due = now + interval.max(now.elapsed().saturating_mul(ONE_OF));

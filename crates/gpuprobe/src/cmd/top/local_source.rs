@@ -106,7 +106,7 @@ impl HostSource for LocalSource {
         self.observer.sample()?;
         let mut snapshot = self.observer.snapshot(self.watch.losses(), &[])?;
         snapshot.self_metrics = self.self_metrics.read();
-        Ok(Answer::Reading(reading_of(&snapshot)?))
+        Ok(Ok(reading_of(&snapshot)?))
     }
 
     fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()> {

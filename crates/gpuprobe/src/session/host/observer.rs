@@ -1,6 +1,7 @@
 //! Builds snapshots of all observed processes: the counters of the BPF programs with names added. Displays, metrics
 //! and the `memory` command are made from them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +12,7 @@ use gpuprobe_analysis::{
     Snapshot, TensorReport, oldest_calls, open_times,
 };
 use gpuprobe_capture::{Batch, Capture};
-use gpuprobe_event::counters::Allocation;
+use gpuprobe_event::counters::{Allocation, ProcessKey};
 use gpuprobe_event::{Class, Event, Gpu, LossCause, Losses, SiteId};
 use gpuprobe_output::otlp::LogEvents;
 use gpuprobe_output::units::printable;
@@ -50,6 +51,8 @@ pub(crate) struct Observer {
     out_of_memory_notes: OutOfMemoryNotes,
     /// Calls that have not returned for long; `None` if they are not shown.
     pending: Option<PendingCalls>,
+    /// Time in calls by process, as of the last snapshot with pending calls.
+    call_times: HashMap<ProcessKey, u64>,
     /// GPU time by CUDA kernel; `None` if it is not collected.
     gpu_time: Option<SampledTime>,
     /// Takes errors that become log records; `None` if nothing is pushed.
@@ -72,6 +75,7 @@ impl Observer {
             xids: XidCounts::default(),
             out_of_memory_notes: OutOfMemoryNotes::default(),
             pending: None,
+            call_times: HashMap::new(),
             gpu_time: None,
             log_events: None,
         }
@@ -376,7 +380,7 @@ impl Observer {
             Ok(calls) => {
                 // the clock is read after them, so that no call is shown as younger than it is
                 let now_ns = self.probes.capture.clock().elapsed_ns();
-                snapshot.set_open_times(&open_times(calls, now_ns));
+                snapshot.set_open_times(&open_times(calls, now_ns), &mut self.call_times);
                 snapshot.pending = oldest_calls(calls, self.processes.infos(), now_ns);
             }
             Err(error) => {

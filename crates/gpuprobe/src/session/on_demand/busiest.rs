@@ -52,9 +52,9 @@ impl Busiest {
 mod tests {
     use std::sync::Arc;
 
-    use gpuprobe_analysis::ProcessSnapshot;
     use gpuprobe_analysis::snapshot::FunctionCounts;
-    use gpuprobe_event::counters::LATENCY_BUCKETS;
+    use gpuprobe_analysis::{ProcessInfo, ProcessSnapshot};
+    use gpuprobe_event::counters::{LATENCY_BUCKETS, ProcessKey};
     use gpuprobe_event::{Api, Class};
 
     use super::*;
@@ -76,20 +76,11 @@ mod tests {
 
     fn snapshot(processes: &[(u32, u64, u64, bool)]) -> Snapshot {
         let process = |&(pid, instance, calls, is_running): &(u32, u64, u64, bool)| {
-            Arc::new(ProcessSnapshot {
-                pid: Tgid(pid),
-                instance,
-                name: "p".to_owned(),
-                ns_pid: None,
-                container: None,
-                uid: None,
-                exited_at_ns: (!is_running).then_some(1),
-                functions: vec![function(calls)],
-                failures: Vec::new(),
-                memory: Default::default(),
-                gpu_ops: Default::default(),
-                allocations: Vec::new(),
-            })
+            let key = ProcessKey { tgid: Tgid(pid), instance };
+            let exited_at_ns = (!is_running).then_some(1);
+            let info = ProcessInfo { name: "p".to_owned(), exited_at_ns, ..ProcessInfo::default() };
+            let functions = vec![function(calls)];
+            Arc::new(ProcessSnapshot { functions, ..ProcessSnapshot::new(key, &info, &[], None) })
         };
         Snapshot { processes: processes.iter().map(process).collect(), ..Snapshot::default() }
     }
