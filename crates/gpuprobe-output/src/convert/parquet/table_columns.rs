@@ -277,7 +277,7 @@ mod tests {
         for (name, kind) in COLUMNS {
             for _ in 0..2 {
                 assert_eq!(index.leaf(Key::Ours(name)), Some(expected), "{name}");
-                assert_eq!(index.leaf(Key::Theirs(&(*name).to_owned())), Some(expected), "{name}");
+                assert_eq!(index.leaf(Key::Theirs(name)), Some(expected), "{name}");
             }
             expected += kind.leaves();
         }
