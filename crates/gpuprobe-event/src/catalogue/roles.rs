@@ -239,9 +239,10 @@ impl Roles {
     /// Resolves the role words of a function against the arguments of one signature.
     pub(crate) fn resolve(words: &'static str, args: &[Arg]) -> Self {
         let mut roles = Self { elem: 1, ..Self::default() };
-        let position = |name: &str| {
-            let first = name.split(',').next()?;
-            args.iter().position(|a| a.name == first).and_then(|i| u8::try_from(i).ok())
+        // the first name that this signature has: variants name the same argument differently
+        let position = |names: &str| {
+            let at = names.split(',').find_map(|name| args.iter().position(|a| a.name == name));
+            at.and_then(|i| u8::try_from(i).ok())
         };
         for word in words.split(' ') {
             let Some((role, value)) = word.split_once('=') else {
