@@ -8,7 +8,7 @@ use std::process::Command;
 
 use gpuprobe_e2e::metrics::Daemon;
 use gpuprobe_e2e::process::{PATIENCE, finish, gpuprobe, shown};
-use gpuprobe_e2e::recording::{Counts, counts_of, pid_of};
+use gpuprobe_e2e::recording::{Counts, pid_of};
 use gpuprobe_e2e::{Outcome, Recording, Run, Talk, bpf_test, compile, fixtures};
 use gpuprobe_event::counters::{CopyDirection, HostMemory};
 use gpuprobe_event::{Api, Call, Class, Outcome as Moment, Value};
