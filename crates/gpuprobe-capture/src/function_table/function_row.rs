@@ -55,16 +55,9 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         row.pointee = pointer_loc(f.arg(Some(position)));
         row.pointee_bytes = u8::try_from(UNIQUE_ID).unwrap_or(u8::MAX);
     }
-    sizes_of_launch(f, &mut row);
     text(f, &mut row);
     names(f, &mut row);
     action(f, &mut row);
-    if !f.api.row().behind_loader.is_empty() {
-        row.flags |= number::FUNCTION_MAY_REPEAT;
-    }
-    if f.uses_objects() {
-        row.flags |= number::FUNCTION_OBJECT;
-    }
     row.op_desc = op_desc(f, counted);
     if f.class == Class::Launch && collect == Collect::Count {
         counted_launch(&mut row, counted);
@@ -160,8 +153,14 @@ pub(crate) fn device_call_row(f: &Function, collect: Collect) -> gp_function {
     }
 }
 
-/// Sets where a launch has the lists of its sizes, and how many dimensions they have.
-fn sizes_of_launch(f: &Function, row: &mut gp_function) {
+/// Sets what only APIs with objects have: counts of references, loaders, and launches with lists of sizes.
+fn objects(f: &Function, row: &mut gp_function) {
+    if !f.api.row().behind_loader.is_empty() {
+        row.flags |= number::FUNCTION_MAY_REPEAT;
+    }
+    if f.uses_objects() {
+        row.flags |= number::FUNCTION_OBJECT;
+    }
     if let Some((global, Pointee::Sizes)) = f.pointee {
         row.flags |= number::FUNCTION_SIZES;
         row.pointee = arg_loc(f.arg(Some(global)));
@@ -215,6 +214,7 @@ fn is_status(f: &Function) -> bool {
 
 /// Sets how a function identifies a CUDA kernel: the one that it launches, or the name of one.
 fn names(f: &Function, row: &mut gp_function) {
+    objects(f, row);
     let roles = &f.roles;
     if f.class == Class::Launch && roles.func.is_some() {
         row.cuda_kernel = arg_loc(f.arg(roles.func));

@@ -272,17 +272,21 @@ const ESSENTIAL_CUDA: [&str; 22] = [
     "cuEventSynchronize",
 ];
 
-const ESSENTIAL_OPENCL: [&str; 16] = [
+const ESSENTIAL_OPENCL: [&str; 20] = [
     "clBuildProgram",
     "clCreateBuffer",
     "clCreateBufferWithProperties",
     "clCreateImage",
     "clCreateKernel",
     "clEnqueueCopyBuffer",
+    "clEnqueueFillBuffer",
     "clEnqueueNDRangeKernel",
     "clEnqueueReadBuffer",
+    "clEnqueueReadBufferRect",
     "clEnqueueReadImage",
+    "clEnqueueSVMMemcpy",
     "clEnqueueWriteBuffer",
+    "clEnqueueWriteBufferRect",
     "clEnqueueWriteImage",
     "clFinish",
     "clReleaseMemObject",

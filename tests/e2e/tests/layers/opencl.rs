@@ -13,7 +13,7 @@ use gpuprobe_standin::{Cuda, Library};
 use serde_json::Value;
 
 /// A hundred thousand calls.
-const ROUNDS: &str = "900";
+const ROUNDS: &str = "1100";
 const THREADS: &str = "8";
 
 /// Compiles a program in `c` that uses OpenCL; `None` if there is no OpenCL.
@@ -39,21 +39,19 @@ fn sum<'a>(calls: impl Iterator<Item = &'a Call>, bytes: impl Fn(&Call) -> Optio
     calls.filter_map(bytes).sum()
 }
 
-#[bpf_test(tiers)]
-fn every_call_byte_launch_and_error_is_as_the_program_counts_it(tier: &str) {
+#[bpf_test]
+fn every_call_byte_launch_and_error_is_as_the_program_counts_it() {
     let folder = fixtures::folder();
     let Some(program) = compiled(folder.path(), "opencl.c", &["-lOpenCL"]) else { return };
     let trace = folder.path().join("trace.jsonl");
-    let options = ["--attach", tier, "-e", "cl*", "--nested", "--rows", "0", "--lossless"];
+    let options = ["-e", "cl*", "--nested", "--rows", "0", "--lossless"];
     let run = Run::new(&program).options(&options).args(&[ROUNDS, THREADS]);
     let outcome = run.env("POCL_CACHE_DIR", cache()).outcome_in(&trace);
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
     let printed = outcome.printed();
-    outcome.trace.assert_whole();
-    let counts = outcome.trace.counts(pid_of(&printed), Api::OpenCl);
+    let counts = assert_ledger(&outcome, &printed);
     assert_eq!(counts, counts_of(&printed["calls"]));
     assert!(counts.values().sum::<u64>() > 100_000);
-    assert_ledger(&outcome, &printed);
     // a reader of the trace comes to the same result
     let report = finish(&mut gpuprobe(&["report", "--nested", "--rows", "0", &shown(&trace)]));
     let table = |text: &str| {
@@ -63,8 +61,29 @@ fn every_call_byte_launch_and_error_is_as_the_program_counts_it(tier: &str) {
     assert_eq!(table(&report.stdout), table(&outcome.finished.stderr));
 }
 
-/// Compares what the calls did.
-fn assert_ledger(outcome: &Outcome, printed: &Value) {
+/// Functions that are called all the time are not probed, and by `perf` only the essential ones are.
+#[bpf_test(tiers)]
+fn what_is_probed_without_options_is_counted_on_each_tier(tier: &str) {
+    let folder = fixtures::folder();
+    let Some(program) = compiled(folder.path(), "opencl.c", &["-lOpenCL"]) else { return };
+    let options = ["--attach", tier, "--nested", "--rows", "0"];
+    let outcome =
+        Run::new(&program).options(&options).args(&["30", "2"]).env("POCL_CACHE_DIR", cache()).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    let printed = outcome.printed();
+    let counts = assert_ledger(&outcome, &printed);
+    let mut expected = counts_of(&printed["calls"]);
+    assert!(counts.len() >= 10, "{counts:?}");
+    if tier == "perf" {
+        expected.retain(|name, _| counts.contains_key(name));
+    }
+    expected.remove("clSetKernelArg");
+    assert_eq!(counts, expected);
+}
+
+/// Compares what the calls did. Returns how many of each function there were.
+fn assert_ledger(outcome: &Outcome, printed: &Value) -> Counts {
+    outcome.trace.assert_whole();
     let calls = || outcome.trace.calls.iter();
     let mut errors = Counts::new();
     for call in calls().filter(|call| call.failed()) {
@@ -95,6 +114,7 @@ fn assert_ledger(outcome: &Outcome, printed: &Value) {
     }
     assert_eq!(launches, counts_of(&printed["launches"]));
     assert_eq!(items, number(&printed["work_items"]));
+    outcome.trace.counts(pid_of(printed), Api::OpenCl)
 }
 
 #[bpf_test(alone)]
@@ -211,7 +231,7 @@ fn pyopencl_has_its_python_lines() {
         return;
     }
     let script = compile::source("opencl.py");
-    let options = ["--stack", "launch,alloc", "--nested"];
+    let options = ["--stack", "--nested"];
     let run = Run::new(Path::new(python)).options(&options).args(&[&shown(&script)]);
     let outcome = run.env("POCL_CACHE_DIR", cache()).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
