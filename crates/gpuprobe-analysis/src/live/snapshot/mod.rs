@@ -220,7 +220,7 @@ impl Snapshot {
         for process in self.processes.iter_mut().filter(|process| process.exited_at_ns.is_none()) {
             let key = process.key();
             let of = |times: &HashMap<ProcessKey, u64>| times.get(&key).copied().unwrap_or(0);
-            let functions = process.functions.iter().filter(|function| function.api == Api::Driver);
+            let functions = process.functions.iter().filter(|function| function.api.does_work());
             let returned = functions.fold(0_u64, |sum, function| sum.saturating_add(function.total_ns));
             let total = returned.saturating_add(of(open)).max(of(&before));
             if total > returned {
