@@ -7,7 +7,7 @@ use gpuprobe_event::counters::{
     Allocation, CallCounts, ContextMemory, FailureCounts, GpuOpRows, GraphKernelCounts, LaunchCounts,
     ProcessKey, ProcessMemory,
 };
-use gpuprobe_event::{Api, Gpu, HostGpu, Losses, Tgid};
+use gpuprobe_event::{Gpu, HostGpu, Losses, Tgid};
 use serde::Serialize;
 
 use super::exited::{ExitedProcesses, PastProcesses};
