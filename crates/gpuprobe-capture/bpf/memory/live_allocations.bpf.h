@@ -313,7 +313,7 @@ static __always_inline void store_allocation(struct gp_call *call, struct gp_mem
 	annotate_live(call, memory, change_live_bytes(memory, row, call->space, call->bytes, 1));
 }
 
-/* Memory of a context whose GPU nobody has chosen is on the first one. */
+/* Memory of a context whose GPU was not chosen is on the first one. */
 static __always_inline void use_first_device(__u64 context)
 {
 	struct gp_context *row = context_of(context);
