@@ -109,8 +109,6 @@ pub(super) const LIST: &str = "Examples:
 pub(super) const DOCTOR: &str = "Examples:
   sudo gpuprobe doctor
       what this machine supports, and lacks
-  sudo gpuprobe doctor -d 1234
-      the libraries of one process
   sudo gpuprobe doctor --cost --duration 10s
       what watching would cost now
   sudo gpuprobe doctor --support
