@@ -23,18 +23,9 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         return tensor_row(f);
     }
     let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
-    row.flags = collected(collect);
+    row.flags = collected(collect) | of_result(f);
     if f.api == Api::Hook || runs_callbacks(f) {
         row.flags |= number::FUNCTION_RUNS_CODE;
-    }
-    if is_status(f) {
-        row.flags |= number::FUNCTION_STATUS;
-    }
-    if f.returns_what_it_makes() {
-        row.flags |= number::FUNCTION_OUTPUT_IS_RESULT;
-    }
-    if f.roles.error_out.is_some() {
-        row.flags |= number::FUNCTION_ERROR_IS_OUT;
     }
     // functions that are called often and allocate nothing skip the read of the return address
     let is_plain =
@@ -92,6 +83,14 @@ fn counted_launch(row: &mut gp_function, counted: CountedOps) {
     if counted.samples_launch_returns && op.op_kind == number::OP_LAUNCH && !is_list {
         row.flags |= number::FUNCTION_SAMPLES_RETURNS;
     }
+}
+
+/// The flags for what the result of a call says.
+fn of_result(f: &Function) -> u32 {
+    let flag = |is_set: bool, flag: u32| if is_set { flag } else { 0 };
+    flag(is_status(f), number::FUNCTION_STATUS)
+        | flag(f.returns_what_it_makes(), number::FUNCTION_OUTPUT_IS_RESULT)
+        | flag(f.roles.error_out.is_some(), number::FUNCTION_ERROR_IS_OUT)
 }
 
 /// The flags for what is collected.

@@ -68,6 +68,14 @@ const RING_WITH_TENSORS: u32 = 32 << 20;
 const LAUNCHES: &[Class] = &[Class::Launch, Class::GraphLaunch];
 const COPIES: &[Class] = &[Class::Memcpy, Class::Memset];
 
+/// The functions to probe, of the features with these classes.
+fn selection(args: &DaemonArgs, classes: Vec<Class>) -> Result<Selection> {
+    let named = args.memleak || args.cudatrace || args.bandwidth_util;
+    let entry_counted = args.calls_only.iter().map(|glob| pattern(glob)).collect::<Result<_>>()?;
+    let failures = if args.runtime_failures { RuntimeFailures::WithMemory } else { RuntimeFailures::Rare };
+    Ok(Selection::Driver { classes, named, few: false, failures, entry_counted })
+}
+
 pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     // first of all: a service manager may send SIGHUP right after the start
     let signals = Signals::block()?;
@@ -75,10 +83,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let resolved = linux_hooks::resolve_hooks(&args.driver, &args.hooks)?;
     return_memory_early();
     let (sections, classes) = features(args);
-    let named = args.memleak || args.cudatrace || args.bandwidth_util;
-    let entry_counted = args.calls_only.iter().map(|glob| pattern(glob)).collect::<Result<_>>()?;
-    let failures = if args.runtime_failures { RuntimeFailures::WithMemory } else { RuntimeFailures::Rare };
-    let selection = Selection::Driver { classes, named, few: false, failures, entry_counted };
+    let selection = selection(args, classes)?;
     let endpoint = open_endpoint(args).map_err(|error| match error {
         HttpError::Listen { .. } => Error::msg(format!("{error}: give another address with --metrics-addr")),
         error => error.into(),
