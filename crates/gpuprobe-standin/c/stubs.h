@@ -83,7 +83,7 @@
 	.cfi_restore x30
 .endm
 
-/* hints have names only if the assembler is told of a newer architecture */
+/* the assembler knows the names of hints only for a newer architecture */
 .macro PROLOGUE target
 #if defined(PROLOGUE_PUSH)
 	PUSH_AND_POP

@@ -61,8 +61,7 @@ fn age_ns(call: &PendingCall, now_ns: u64) -> u64 {
 /// that of calls whose return adds their time to the counters. Calls of other libraries are left out: the calls inside of
 /// them are counted.
 pub fn open_times(pending: &[PendingCall], now_ns: u64) -> HashMap<ProcessKey, u64> {
-    let does_work =
-        |call: &PendingCall| catalogue().get(call.function).is_some_and(|f| f.api.does_work());
+    let does_work = |call: &PendingCall| catalogue().get(call.function).is_some_and(|f| f.api.does_work());
     let mut open: HashMap<ProcessKey, u64> = HashMap::new();
     for call in pending.iter().filter(|call| call.unprobed.is_none() && does_work(call)) {
         let sum = open.entry(call.process).or_default();

@@ -417,7 +417,7 @@ fn the_example_for_cublas_shows_the_sizes_of_products() {
     let products: Vec<_> = named(&outcome.trace, "cublasSgemm_v2").collect();
     let sides = |name: &str| {
         let of = |call: &&Call| call.args.iter().flatten().find(|(n, _)| n == name).map(|(_, v)| v.clone());
-        products.iter().filter_map(|call| of(call)).collect::<Vec<_>>()
+        products.iter().filter_map(of).collect::<Vec<_>>()
     };
     assert_eq!(sides("m"), [1000, 2000, 3000, 4000, 5000].map(Value::Int));
     assert_eq!(sides("k"), [30; 5].map(Value::Int));
