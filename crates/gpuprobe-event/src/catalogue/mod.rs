@@ -133,7 +133,8 @@ impl Function {
         is_made
             || names_kernels
             || roles.image.is_some()
-            || matches!(roles.op, Some("retain" | "release" | "share"))
+            || self.class == Class::Reference
+            || (self.class == Class::Free && roles.op == Some("release"))
     }
 
     /// Whether its result is what it made, so that NULL means that it failed.

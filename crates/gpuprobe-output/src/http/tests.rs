@@ -185,7 +185,7 @@ fn the_page_loads_only_its_own_files_and_other_paths_are_not_found() {
 #[test]
 fn the_view_has_rates_and_a_history_and_a_process_has_details() {
     let &Started { address, ref latest, .. } = &started();
-    for (at, bytes) in [(1.0, 100), (3.0, 100), (7.0, 700)] {
+    for (at, bytes) in [(11.0, 100), (13.0, 100), (17.0, 700)] {
         let mut process = ProcessSnapshot { instance: u64::MAX, ..process(12, "app") };
         let amount = MemoryAmount { kind: Space::Device, allocations: 1, bytes };
         process.memory.live = vec![GpuMemory { gpu: None, amount }];
@@ -197,7 +197,7 @@ fn the_view_has_rates_and_a_history_and_a_process_has_details() {
     assert_eq!((&row["id"]["pid"], &row["launches_per_second"]), (&12.into(), &0.0.into()));
     assert_eq!(row["growth_per_second"], 100.0, "over the last minute, as top shows it");
     assert_eq!(row["id"]["instance"], u64::MAX.to_string(), "JavaScript has no such numbers");
-    assert_eq!(json["history"]["times"], serde_json::json!([1.0, 7.0]));
+    assert_eq!(json["history"]["times"], serde_json::json!([0.0, 11.0, 17.0]));
     let (head, body) = ask(address, &format!("/api/process/12/{}", u64::MAX));
     assert!(head.contains(" 200 ") && body.contains("\"kernels\":["), "{head} {body}");
     for path in ["/api/process/13/1", "/api/process/12/1"] {
