@@ -413,7 +413,8 @@ fn the_example_for_cublas_shows_the_sizes_of_products() {
     let hooks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/hooks/cublas.toml");
     let outcome = Run::new(&program).options(&["--hooks", &shown(hooks), "--nested"]).outcome();
     assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
-    outcome.trace.assert_whole();
+    // the other functions of the example are skipped, because this library does not have them
+    assert!(outcome.trace.assert_ended().lost.is_empty());
     let products: Vec<_> = named(&outcome.trace, "cublasSgemm_v2").collect();
     let sides = |name: &str| {
         let of = |call: &&Call| call.args.iter().flatten().find(|(n, _)| n == name).map(|(_, v)| v.clone());
