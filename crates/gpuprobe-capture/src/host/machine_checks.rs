@@ -215,12 +215,8 @@ fn lockdown(text: &str) -> Check {
 }
 
 /// Whether BPF may write to the memory of processes, which needs `CAP_SYS_ADMIN` and no lockdown. It is used for one
-/// thing: to restore a return address that the Linux kernel has replaced (`bpf/core/return_safety.bpf.h`). That is
-/// possible on x86-64 only: on aarch64 it is not known where a function has stored the address, and with which signature.
+/// thing: to restore a return address that the Linux kernel has replaced (`bpf/core/return_safety.bpf.h`).
 pub(crate) fn may_write_back() -> bool {
-    if !cfg!(target_arch = "x86_64") {
-        return false;
-    }
     static MAY: LazyLock<bool> = LazyLock::new(|| {
         // SAFETY: asks the Linux kernel whether it accepts a program of two instructions; there is nothing to point
         // to.
@@ -246,17 +242,12 @@ pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
             Verdict::Good,
             "calls on several stacks of a thread are safe, but for rare moments (docs/safety.md)".to_owned(),
         ),
-        (false, false) => {
-            let advice = match cfg!(target_arch = "x86_64") {
-                true => "run with CAP_SYS_ADMIN and without lockdown, or on kernel 6.13",
-                false => "run on kernel 6.13",
-            };
-            let found = format!(
-                "a program that calls CUDA on several stacks of a thread (fibers, alternate signal stacks) may be \
-                 killed when traced: {advice}"
-            );
-            (Verdict::Limited, found)
-        }
+        (false, false) => (
+            Verdict::Limited,
+            "a program that calls CUDA on several stacks of a thread (fibers, alternate signal stacks) may be \
+             killed when traced: run with CAP_SYS_ADMIN and without lockdown, or on kernel 6.13"
+                .to_owned(),
+        ),
     };
     Check { name: "several stacks", verdict, found }
 }
