@@ -111,7 +111,8 @@ int open_calls(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* A launch whose return is not probed is looked at from this age on: until then it has most likely returned. */
+/* A launch whose return is not probed is looked at from this age on: until then it has most likely returned.
+ */
 #define GP_UNPROBED_NS 1000000000ULL
 
 /*
@@ -166,7 +167,8 @@ int pending_calls(struct bpf_iter__task *ctx)
 		pending.start_ns = unprobed_launch(thread, &pending);
 		least_age = GP_UNPROBED_NS;
 	}
-	if (!pending.start_ns || pending.start_ns + least_age > bpf_ktime_get_ns() || is_abandoned(call, task))
+	if (!pending.start_ns || pending.start_ns + least_age > bpf_ktime_get_ns() ||
+	    is_abandoned(call, task))
 		return 0;
 	pending.instance = thread->instance;
 	pending.tgid = thread->tgid;
