@@ -252,7 +252,8 @@ enum gp_function_flags {
 	 * are such objects too, whose handles are reused
 	 */
 	GP_OBJECT = 4194304,
-	/* a launch whose sizes are in lists: `size_a` dimensions, global ones in the pointee, local in `size_b` */
+	/* a launch whose sizes are in lists: `size_a` dimensions, global ones in the pointee, local in
+	   `size_b` */
 	GP_SIZES = 8388608,
 	/* a loader calls the function of the same name in the library of a vendor: that is no other call */
 	GP_MAY_REPEAT = 16777216,

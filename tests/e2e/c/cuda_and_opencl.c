@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Uses the CUDA driver and OpenCL in turns and prints a ledger of both. Arguments: the path of libcuda, rounds.
+ * Uses the CUDA driver and OpenCL in turns and prints a ledger of both. Arguments: the path of libcuda,
+ * rounds.
  */
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -74,8 +75,8 @@ int main(int argc, char **argv)
 	       "\"clCreateCommandQueue\": 1, \"clCreateBuffer\": %d, \"clEnqueueWriteBuffer\": %d, "
 	       "\"clReleaseMemObject\": %d, \"clReleaseCommandQueue\": 1, \"clReleaseContext\": 1}, ",
 	       rounds, rounds, rounds);
-	printf("\"cuda_allocated\": %lu, \"cuda_freed\": %lu, \"cuda_copied\": %lu, ", 5000 * moved, 5000 * moved,
-	       5000 * moved);
+	printf("\"cuda_allocated\": %lu, \"cuda_freed\": %lu, \"cuda_copied\": %lu, ", 5000 * moved,
+	       5000 * moved, 5000 * moved);
 	printf("\"opencl_allocated\": %lu, \"opencl_freed\": %lu, \"opencl_copied\": %lu}\n", 4000 * moved,
 	       4000 * moved, 4000 * moved);
 	return 0;

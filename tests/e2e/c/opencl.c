@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
  * Uses OpenCL in several threads and prints a ledger of every call, every byte, every launch and every error.
- * It checks results of kernels, which proves that it ran. Arguments: rounds of each thread, threads, and `pause`
- * to wait for a line of input after it has printed its live memory.
+ * It checks results of kernels, which proves that it ran. Arguments: rounds of each thread, threads, and
+ * `pause` to wait for a line of input after it has printed its live memory.
  */
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl.h>
@@ -74,7 +74,8 @@ static const char *source =
     "__kernel void vector_add(__global const int *a, __global const int *b, __global int *c)"
     "{ size_t i = get_global_id(0); c[i] = a[i] + b[i]; }"
     "__kernel void twice(__global int *c) { c[get_global_id(0)] *= 2; }"
-    "__kernel void plane(__global int *c) { c[get_global_id(1) * get_global_size(0) + get_global_id(0)] = 7; }";
+    "__kernel void plane(__global int *c) { c[get_global_id(1) * get_global_size(0) + get_global_id(0)] = 7; "
+    "}";
 
 static void *allocated(void *made, size_t bytes)
 {
@@ -210,8 +211,8 @@ static void objects(cl_command_queue queue)
 	own->fill += 4096;
 	CALL(clEnqueueCopyBuffer, queue, sub, other, 0, 0, 4096, 0, NULL, NULL);
 	own->d2d += 4096;
-	CALL(clEnqueueWriteBufferRect, queue, other, CL_TRUE, origin, origin, region, 0, 0, 0, 0, host, 0, NULL,
-	     NULL);
+	CALL(clEnqueueWriteBufferRect, queue, other, CL_TRUE, origin, origin, region, 0, 0, 0, 0, host, 0,
+	     NULL, NULL);
 	own->h2d += 512;
 	own->waiting++;
 	MAKE(mapped, clEnqueueMapBuffer, queue, other, CL_TRUE, CL_MAP_READ, 0, 4096, 0, NULL, NULL);
@@ -312,8 +313,8 @@ static void print(void)
 	       total.allocations, total.allocated, total.frees, total.freed, total.failed_allocations);
 	printf("\"live\": %lu, \"work_items\": %lu, \"fill\": %lu, ", total.allocated - total.freed,
 	       total.work_items, total.fill);
-	printf("\"H2D\": %lu, \"D2H\": %lu, \"D2D\": %lu, \"waiting\": %lu}\n", total.h2d, total.d2h, total.d2d,
-	       total.waiting);
+	printf("\"H2D\": %lu, \"D2H\": %lu, \"D2D\": %lu, \"waiting\": %lu}\n", total.h2d, total.d2h,
+	       total.d2d, total.waiting);
 	fflush(stdout);
 }
 

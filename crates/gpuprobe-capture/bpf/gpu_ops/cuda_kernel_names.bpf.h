@@ -13,7 +13,8 @@
 /* how many bytes of a name are compared */
 #define GP_COMPARED_BYTES 64
 
-/* The upper bits that distinguish kernels of different names whose handle is the same, one after the other. */
+/* The upper bits that distinguish kernels of different names whose handle is the same, one after the other.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072); /* set at load */
@@ -167,7 +168,8 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 		argument(call, function->cuda_kernel, &handle);
 	if (!handle)
 		return;
-	if (function->named_if && (!argument(call, function->device, &other) || (__u32)other != function->named_if))
+	if (function->named_if &&
+	    (!argument(call, function->device, &other) || (__u32)other != function->named_if))
 		return;
 	if (argument(call, function->alias, &other)) {
 		if (function->flags & GP_OBJECT) {

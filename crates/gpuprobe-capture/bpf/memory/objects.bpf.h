@@ -148,7 +148,8 @@ static __always_inline __u32 pixel_bytes(__u64 format)
 	return 4 * channels;
 }
 
-static __always_inline __u32 pixel_of_new_image(const struct gp_call *call, const struct gp_function *function)
+static __always_inline __u32 pixel_of_new_image(const struct gp_call *call,
+						const struct gp_function *function)
 {
 	__u64 at = 0, format;
 	bool failed = false;
@@ -158,7 +159,8 @@ static __always_inline __u32 pixel_of_new_image(const struct gp_call *call, cons
 	return failed ? 0 : pixel_bytes(format);
 }
 
-/* The bytes of a new image without its mip levels: of its pixels, not of what the library adds to its rows. */
+/* The bytes of a new image without its mip levels: of its pixels, not of what the library adds to its rows.
+ */
 GP_GLOBAL_FUNC __u64 image_bytes(const struct gp_call *call, const struct gp_function *function)
 {
 	struct gp_arg_loc side;
