@@ -420,8 +420,8 @@ fn the_example_for_cublas_shows_the_sizes_of_products() {
         let of = |call: &&Call| call.args.iter().flatten().find(|(n, _)| n == name).map(|(_, v)| v.clone());
         products.iter().filter_map(of).collect::<Vec<_>>()
     };
-    assert_eq!(sides("m"), [1000, 2000, 3000, 4000, 5000].map(Value::Int));
-    assert_eq!(sides("k"), [30; 5].map(Value::Int));
+    assert_eq!(sides("m"), [1000, 2000, 3000, 4000, 5000].map(Value::Uint));
+    assert_eq!(sides("k"), [30; 5].map(Value::Uint));
     let errors: Vec<_> = products.iter().map(|call| call.error.as_deref().unwrap_or("")).collect();
     assert_eq!(errors, ["", "", "", "", "error 7"]);
     assert_eq!(outcome.trace.calls.len(), 7);
