@@ -159,8 +159,10 @@ fn a_grid_that_is_given_in_threads_is_shown_in_blocks() {
 #[bpf_test(together)]
 fn the_summary_needs_no_option_to_name_calls_and_kernels() {
     let folder = folder("ledger");
-    let summary =
-        finish(&mut gpuprobe(&["run", "--", &shown(folder.path().join("ledger")), "--calls", "2000"]));
+    let program = shown(folder.path().join("ledger"));
+    let mut run = gpuprobe(&["run", "--", &program, "--calls", "2000"]);
+    // the trace is written to the current folder
+    let summary = finish(run.current_dir(folder.path()));
     assert_eq!(summary.status, 0, "{}", summary.stderr);
     let text = format!("{}{}", summary.stdout, summary.stderr);
     assert!(text.contains("hipMalloc") && text.contains("ledger_scale"), "{text}");
