@@ -60,6 +60,7 @@ pub use metrics::{Aggregate, Format, SeriesSettings, encode};
 pub use out_of_memory::{holders as out_of_memory_holders, line as out_of_memory_line};
 pub use prediction::prediction;
 pub use report_json::report_json;
+pub use sampled::sampled_lines;
 pub use stacks::{Architecture, StacksOptions, stacks, stacks_json};
 pub use summary::{SummaryOptions, summary};
 pub use tensor_view::tensors;

@@ -18,7 +18,7 @@ pub use pending::{EarlyCall, early_pending, pending};
 use crate::out_of_memory;
 use crate::timestamp::{Precision, push_time_of_day};
 use crate::units::{push_decimal, push_printable, push_signed};
-use line_parts::{PLAIN, RED, indent, push_thread};
+use line_parts::{PLAIN, RED, indent, push_thread, push_weight};
 use result::Results;
 
 /// The format of the lines.
@@ -102,6 +102,7 @@ impl Live {
         push_printable(out, &call.name);
         arguments::list(out, call);
         self.results.outcome(out, call);
+        push_weight(out, call);
         out.push('\n');
         stack(out, call);
     }

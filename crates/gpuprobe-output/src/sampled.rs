@@ -4,6 +4,8 @@ use gpuprobe_analysis::{FunctionSummary, SampledFunction, Snapshot};
 use gpuprobe_event::trace::SampledCalls;
 use gpuprobe_event::{Api, Class, catalogue};
 
+use crate::units::printable;
+
 /// The mark of estimated figures.
 pub(crate) const MARK: &str = "~";
 
@@ -20,6 +22,12 @@ pub(crate) fn sampled_line(function: &SampledFunction) -> String {
 pub(crate) fn recorded_line(function: &SampledCalls) -> String {
     let SampledCalls { function, estimated_calls, standard_error, .. } = function;
     line(function, "probed a part of the time", *estimated_calls, *standard_error)
+}
+
+/// Lines for all sampled functions at the end of a recording.
+pub fn sampled_lines(sampled: &[SampledCalls]) -> String {
+    let line = |function| format!("sampled: {}\n", printable(&recorded_line(function)));
+    sampled.iter().map(line).collect()
 }
 
 fn line(function: &str, how: &str, estimated: u64, error: u64) -> String {

@@ -25,7 +25,7 @@ pub use self::layout::SummaryOptions;
 use self::layout::{NameTable, heading, line, name, wrapped};
 use crate::kernel_name::short_name;
 use crate::out_of_memory;
-use crate::sampled::{recorded_line, recorded_mark_of_classes};
+use crate::sampled::{recorded_mark_of_classes, sampled_lines};
 use crate::units::{bytes, count, duration, printable};
 use crate::xid;
 
@@ -122,9 +122,7 @@ fn warnings(report: &SummaryReport) -> String {
     for skipped in &report.skipped {
         writeln!(out, "not watched: {}", printable(skipped)).ok();
     }
-    for sampled in &report.sampled {
-        writeln!(out, "sampled: {}", printable(&recorded_line(sampled))).ok();
-    }
+    out.push_str(&sampled_lines(&report.sampled));
     if !out.is_empty() {
         out.push('\n');
     }

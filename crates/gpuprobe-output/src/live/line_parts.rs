@@ -9,6 +9,15 @@ pub(super) const PLAIN: &str = "\x1b[0m";
 /// Deeper calls are not indented further than this.
 const DEEPEST: u8 = 32;
 
+/// For how many calls a sampled one stands.
+pub(super) fn push_weight(out: &mut String, call: &Call) {
+    if call.weight > 1 {
+        out.push_str(" [1 of ~");
+        push_decimal(out, call.weight.into());
+        out.push(']');
+    }
+}
+
 /// `python 12345/12350`
 pub(super) fn push_thread(out: &mut String, call: &Call) {
     push_printable(out, &call.process);

@@ -3,6 +3,7 @@
 use gpuprobe_event::{Call, Class, Outcome, Value, catalogue};
 
 use super::arguments::{argument, by_name, dimensions, kernel, row, value};
+use super::line_parts::push_weight;
 use super::result::Results;
 use crate::units::{push_decimal, push_printable};
 
@@ -43,6 +44,7 @@ pub(super) fn line(out: &mut String, call: &Call, results: &Results) {
         Outcome::Unfinished => out.push_str("did not return"),
     }
     out.truncate(out.trim_end_matches(' ').len());
+    push_weight(out, call);
     out.push('\n');
 }
 

@@ -205,6 +205,19 @@ fn colors_end_on_the_line_they_begin_on() {
 }
 
 #[test]
+fn a_sampled_call_says_for_how_many_it_stands() {
+    let mut call = Numbers(1).call();
+    call.stack = None;
+    for bits in 0..32 {
+        for (weight, expected) in [(8, true), (1, false)] {
+            call.weight = weight;
+            let text = line(options(bits), &Event::Call(Box::new(call.clone())));
+            assert_eq!(text.ends_with(" [1 of ~8]\n"), expected, "{text}");
+        }
+    }
+}
+
+#[test]
 fn losses_are_printed_with_all_options() {
     for bits in 0..32 {
         let loss = Event::Loss(LossEvent { at_ns: 1, cause: LossCause::TooDeep, count: 3 });

@@ -8,7 +8,7 @@ use clap::Args;
 use super::attach_args::AttachArgs;
 use super::layer::Layer;
 use super::record_args::GraphTimes;
-use super::value_parsers::{path_not_pid, pid_not_path, span};
+use super::value_parsers::{path_not_pid, pid_not_path, share, span};
 
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
@@ -52,6 +52,10 @@ pub(crate) struct TraceArgs {
     /// Only calls that take at least this long, such as 50us or 1ms
     #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "phases")]
     pub(crate) min_duration: Option<Duration>,
+    /// The most that probes may take of each process's time, such as 2%: functions whose calls cost more are sampled, and
+    /// only a part of their calls is printed; `[1 of ~8]` after a call says that it stands for about 8
+    #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true, conflicts_with = "entries")]
+    pub(crate) budget: Option<f64>,
     /// Stop after this many calls
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,

@@ -11,6 +11,7 @@ use gpuprobe_output::LiveOptions;
 
 use crate::cli::TraceArgs;
 use crate::session::follow::following::{FollowTargets, Following};
+use crate::session::probes::probe_budget::ProbeBudget;
 use crate::session::probes::probe_set::{Probes, config};
 use crate::session::probes::selection::Selection;
 use crate::session::record::recording::meta;
@@ -22,14 +23,18 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     let hooks = &args.attach.resolved.hooks;
     let selection = Selection::from_globs(&args.events, args.layer, hooks)?;
     let wanted = FollowTargets { pids: &args.pids, paths: &args.paths, hooks };
-    let following = Following::start(
-        &capture_config(args),
+    let config = capture_config(args);
+    let budget =
+        args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Stream)).transpose()?;
+    let mut following = Following::start(
+        &config,
         selection,
         wanted,
         Collect::Stream,
         args.attach.verbose,
         args.gpu_time,
     )?;
+    following.probes.budget = budget;
     keep_memory();
     let printer = Printer::start(form(args, &following.probes))?;
     let early = args.pending.map(|_| EarlyCalls::new()).transpose()?;
@@ -38,13 +43,16 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     trace.finish(args)
 }
 
+/// With a budget all calls are received, because all of them cost: those that are not wanted are left out here.
 fn capture_config(args: &TraceArgs) -> CaptureConfig {
+    let has_budget = args.budget.is_some();
     CaptureConfig {
         only_targets: !args.pids.is_empty(),
         follow_forks: args.children,
-        errors_only: args.errors_only,
-        outermost_only: !args.nested,
-        min_duration_ns: args.min_duration.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        errors_only: args.errors_only && !has_budget,
+        outermost_only: !args.nested && !has_budget,
+        min_duration_ns: if has_budget { 0 } else { min_duration_ns(args) },
+        detachable: has_budget,
         phases: args.phases && !args.entries,
         entry_only: args.entries,
         stacks: args.stack,
@@ -52,6 +60,17 @@ fn capture_config(args: &TraceArgs) -> CaptureConfig {
         gpu_time: args.gpu_time.is_some(),
         ..config(&args.attach)
     }
+}
+
+fn min_duration_ns(args: &TraceArgs) -> u64 {
+    args.min_duration.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// Whether a call is to be printed; without a budget, the BPF programs send only those.
+fn is_wanted(call: &Call, args: &TraceArgs) -> bool {
+    (args.nested || call.parent.is_none())
+        && (!args.errors_only || call.failed())
+        && call.duration_ns().is_none_or(|ns| ns >= min_duration_ns(args))
 }
 
 fn form(args: &TraceArgs, probes: &Probes) -> Form {
@@ -97,6 +116,7 @@ impl Trace {
                 self.lost_before = self.capture().losses()?;
             }
             let batch = self.following.take()?;
+            self.following.probes.enforce_budget_by_events(&batch)?;
             self.print(batch, args);
             let done = args.count.is_some_and(|most| self.calls >= most);
             if done
@@ -123,7 +143,11 @@ impl Trace {
     fn print(&mut self, batch: Batch, args: &TraceArgs) {
         let mut events = batch.into_events();
         // text output shows calls, what GPUs executed, and errors; losses are summed up at the end
-        events.retain(|event| args.json || !matches!(event, Event::Process(_) | Event::Loss(_)));
+        events.retain(|event| match event {
+            Event::Call(call) => args.budget.is_none() || is_wanted(call, args),
+            Event::Process(_) | Event::Loss(_) => args.json,
+            _ => true,
+        });
         // an entry is not another call, unless only entries are traced
         let counts = |event: &Event| match event {
             Event::Call(call) => args.entries || call.outcome != Outcome::Begun,
@@ -176,8 +200,10 @@ impl Trace {
         }
         self.following.probes.skip_unused_hooks();
         let end = self.end(args, losses.clone(), at_ns);
+        let sampled = gpuprobe_output::sampled_lines(&end.sampled);
         let (printed, dropped) = self.printer.finish(end)?;
         losses.add(LossCause::OutputFull, dropped);
+        crate::terminal::notes::print_stderr(format_args!("{sampled}"));
         report_end(printed, &losses, self.following.probes.skips.lines().count());
         Ok(0)
     }
@@ -196,6 +222,7 @@ impl Trace {
             lost: losses.iter().map(|(cause, count)| (cause.as_str().to_owned(), count)).collect(),
             skipped: self.following.probes.skips.lines().collect(),
             unified,
+            sampled: self.following.probes.sampled_calls(),
             ..End::default()
         }
     }

@@ -130,6 +130,7 @@ both\t'Both'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l gpu-time -d 'Also what the GPU executed, from processes that have loaded the agent (CUDA_INJECTION64_PATH). With `=nodes`, each node of a CUDA graph. It slows down these processes: see docs/gpu-time.md' -r -f -a "graphs\t'Each launch of a graph is one execution'
 nodes\t'Each node of a graph is one'"
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l min-duration -d 'Only calls that take at least this long, such as 50us or 1ms' -r
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l budget -d 'The most that probes may take of each process\'s time, such as 2%: functions whose calls cost more are sampled, and only a part of their calls is printed; `[1 of ~8]` after a call says that it stands for about 8' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l count -d 'Stop after this many calls' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l duration -d 'Stop after this long, such as 10s or 2m' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand trace" -l pending -d 'At this interval, show the calls that have not returned yet, with their age' -r

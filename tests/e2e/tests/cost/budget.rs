@@ -152,6 +152,37 @@ fn a_recording_samples_functions_over_budget_and_its_report_says_so(tier: &str) 
     assert!(estimated > 0 && estimated < calls && (60_000..=300_000).contains(&calls), "{tier}: {row}");
 }
 
+// on perf a stratum takes about as long as the trace
+#[bpf_test(tiers(session, multi), alone)]
+fn a_live_trace_samples_functions_over_budget_and_says_what_a_line_stands_for(tier: &str) {
+    let private = Private::new("rates", Cuda::Cuda12);
+    let mut program = Talk::start(Command::new(&private.program).args(["steady", "60"]));
+    let pid = pid_of(&program.json()).to_string();
+    program.go_on();
+    let trace = |more: &[&str]| {
+        let options = ["trace", "-d", &pid, "--budget", "1%", "--duration", "4", "--attach", tier, "-e", HOT];
+        let finished = finish(&mut gpuprobe(&[&options, more].concat()));
+        assert_eq!(finished.status, 0, "{tier}: {}", finished.stderr);
+        assert!(finished.stderr.contains(&format!("{HOT} is sampled, now 1/")), "{}", finished.stderr);
+        let line = format!("sampled: {HOT}: probed a part of the time: its figures (~) are estimates");
+        assert!(finished.stderr.contains(&line), "{tier}: {}", finished.stderr);
+        finished.stdout
+    };
+    let text = trace(&[]);
+    let weight = |line: &str| line.split_once(" [1 of ~").and_then(|(_, n)| n.strip_suffix(']')?.parse().ok());
+    let lines: Vec<u64> = text.lines().map(|line| weight(line).unwrap_or(1)).collect();
+    // 40,000 calls a second for 4 seconds, less the time to attach
+    let calls: u64 = lines.iter().sum();
+    assert!((60_000..=300_000).contains(&calls), "{tier}: {calls}");
+    assert!((lines.len() as u64) < calls / 2, "{tier}: {} lines for {calls} calls", lines.len());
+
+    // all calls are received, but only failures are printed: there are none
+    let json = trace(&["--json", "--errors-only"]);
+    let lines: Vec<Value> = json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["name"] != HOT), "{tier}: a call that did not fail");
+    assert_eq!(lines.last().unwrap()["sampled"][0]["function"], HOT, "{json}");
+}
+
 /// The prediction of `doctor --cost` for a process; `None` if the process exited too early.
 fn predicted(pid: u32) -> Option<Value> {
     let doctor = ["doctor", "--cost", "--json", "--duration", "1", "-d", &pid.to_string()];
@@ -200,7 +231,7 @@ fn doctor_predicts_the_cost_from_the_call_rate_of_a_program() {
 #[test]
 fn an_invalid_budget_is_refused_in_one_line() {
     for wrong in ["0", "-1%", "200%", "abc", "2", ""] {
-        for command in ["daemon", "run", "record"] {
+        for command in ["daemon", "run", "record", "trace"] {
             let finished = finish(&mut gpuprobe(&[command, "--budget", wrong]));
             assert_eq!(finished.status, 2, "{command} {wrong}: {}", finished.stderr);
             let first = finished.stderr.lines().next().unwrap_or_default();
