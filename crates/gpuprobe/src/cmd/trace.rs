@@ -26,14 +26,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<u8> {
     let config = capture_config(args);
     let budget =
         args.budget.map(|share| ProbeBudget::measured(share, &config, Collect::Stream)).transpose()?;
-    let mut following = Following::start(
-        &config,
-        selection,
-        wanted,
-        Collect::Stream,
-        args.attach.verbose,
-        args.gpu_time,
-    )?;
+    let mut following =
+        Following::start(&config, selection, wanted, Collect::Stream, args.attach.verbose, args.gpu_time)?;
     following.probes.budget = budget;
     keep_memory();
     let printer = Printer::start(form(args, &following.probes))?;

@@ -169,7 +169,8 @@ fn a_live_trace_samples_functions_over_budget_and_says_what_a_line_stands_for(ti
         finished.stdout
     };
     let text = trace(&[]);
-    let weight = |line: &str| line.split_once(" [1 of ~").and_then(|(_, n)| n.strip_suffix(']')?.parse().ok());
+    let weight =
+        |line: &str| line.split_once(" [1 of ~").and_then(|(_, n)| n.strip_suffix(']')?.parse().ok());
     let lines: Vec<u64> = text.lines().map(|line| weight(line).unwrap_or(1)).collect();
     // 40,000 calls a second for 4 seconds, less the time to attach
     let calls: u64 = lines.iter().sum();
