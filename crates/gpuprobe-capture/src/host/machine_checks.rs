@@ -240,7 +240,7 @@ pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
         (true, _) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
         (false, true) => (
             Verdict::Good,
-            "calls on several stacks of a thread are safe, but for rare moments (docs/safety.md)".to_owned(),
+            "calls on several stacks of a thread are safe, but for rare moments (docs/internals/safety.md)".to_owned(),
         ),
         (false, false) => (
             Verdict::Limited,

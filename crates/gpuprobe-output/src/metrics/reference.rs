@@ -1,4 +1,4 @@
-//! Writes `docs/metrics.md` from the list of metrics.
+//! Writes `docs/reference/metrics.md` from the list of metrics.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ both. A histogram has the series `_bucket`, `_sum` and `_count`, and is over all
 At most 50 running processes (`--max-series-processes`) have series of their own, with a `pid`: those with the most live
 memory, then those with the most calls. Series are chosen again every five minutes (`--keep-exited`). All other processes
 share series without a `pid`, by name. A process with series of its own takes some 20 kB of a scrape, so that the default
-keeps a scrape of a hundred processes at about 1 MB ([performance.md](performance.md#size-of-a-scrape)).
+keeps a scrape of a hundred processes at about 1 MB ([performance.md](../results/performance.md#size-of-a-scrape)).
 
 With `--aggregate container` or `pod`, all processes with these labels in common share series. With `--aggregate name` there
 are only the sums by name: no series has a `pid` or the label `ended`, because no series ends when a process does.
@@ -67,7 +67,7 @@ const LABELS: &[(&str, &str)] = &[
     ),
     (
         "cause",
-        "Why something was lost; `docs/performance.md` and `docs/otlp.md` say what to do about some causes.",
+        "Why something was lost; `docs/results/performance.md` and `docs/guides/otlp.md` say what to do about some causes.",
     ),
     ("clock", "The clock of the GPU."),
     ("code", "The HTTP status of an answer."),
@@ -157,7 +157,7 @@ const LABELS: &[(&str, &str)] = &[
     ("xid", "The XID error number."),
 ];
 
-/// The text of `docs/metrics.md`.
+/// The text of `docs/reference/metrics.md`.
 pub fn reference() -> String {
     let mut out = String::from(HEAD);
     metrics().for_each(|metric| row(&mut out, metric));
