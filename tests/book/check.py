@@ -54,14 +54,12 @@ def write(path, text, mode=0o644):
 def prepare(folder, probe):
     """The folder in which the commands run has the programs and files that the pages name."""
     os.makedirs(f"{folder}/bin")
-    os.makedirs(f"{folder}/traces")
     os.symlink(probe, f"{folder}/bin/gpuprobe")
     write(f"{folder}/bin/sudo", '#!/bin/sh\nexec "$@"\n', 0o755)
     os.symlink(f"{ROOT}/tests", f"{folder}/tests")
     demo = subprocess.run(["zstd", "-dcq", f"{ROOT}/tests/traces/demo.jsonl.zst"], check=True, capture_output=True, text=True).stdout
     write(f"{folder}/before.jsonl", demo)
     write(f"{folder}/after.jsonl", without_launches(demo, "reduce_sum", 8))
-    write(f"{folder}/traces/trace_latest.jsonl", demo)
     shutil.copy(f"{ROOT}/tests/traces/demo.jsonl.zst", f"{folder}/train.jsonl.zst")
     for node in range(1, 5):
         shutil.copy(f"{ROOT}/tests/traces/ranks/node{node}.jsonl", folder)

@@ -2,7 +2,6 @@
 is run on recordings of the repository."""
 
 GPU = "needs an NVIDIA GPU and PyTorch"
-HOST = "shows whatever runs on the host"
 
 # the page, the beginning of the command, and why it is not run
 NOT_RUN = [
@@ -40,7 +39,6 @@ DEMO = [("gpuprobe trace", "gpuprobe trace -d $PID")]
 LIVE = [
     Live("README.md", "sudo gpuprobe run -- ./demo"),
     Live("README.md", "sudo gpuprobe memory", LEAK, "./leaky 60"),
-    Live("README.md", "sudo gpuprobe top"),
     Live("docs/getting-started.md", "sudo gpuprobe demo"),
     Live("docs/guides/leak-hunt.md", "sudo gpuprobe memory -d", LEAK, "./leaky 60"),
     Live("docs/guides/leak-hunt.md", "sudo gpuprobe memory -- ./leaky", LEAK),

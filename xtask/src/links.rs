@@ -83,7 +83,9 @@ fn not_in_the_book(pages: &Pages, tracked: &[String]) -> Result<Vec<String>> {
     let chapters: BTreeSet<String> =
         markdown::links(summary).iter().map(|link| resolved(BOOK, &link.path)).collect();
     let is_page = |name: &&String| {
-        name.starts_with("docs/") && Path::new(name).extension().is_some_and(|end| end == "md") && *name != BOOK
+        name.starts_with("docs/")
+            && Path::new(name).extension().is_some_and(|end| end == "md")
+            && *name != BOOK
     };
     let missing = tracked.iter().filter(is_page).filter(|name| !chapters.contains(*name));
     Ok(missing.map(|name| format!("{name} is not in {BOOK}")).collect())
@@ -101,7 +103,11 @@ fn rows(table: &str) -> Vec<Question> {
         let mut cells = line.trim_matches('|').split('|').map(str::trim);
         let (text, page, words) = (cells.next()?, cells.next()?, cells.next()?);
         let page = markdown::links(page).pop()?;
-        Some(Question { text: text.to_owned(), page: resolved(QUESTIONS, &page.path), words: words.to_owned() })
+        Some(Question {
+            text: text.to_owned(),
+            page: resolved(QUESTIONS, &page.path),
+            words: words.to_owned(),
+        })
     })
     .collect()
 }
@@ -123,7 +129,8 @@ fn unanswered(question: &Question, pages: &Pages) -> Option<String> {
             .collect();
         reached.extend(next);
     }
-    (!reached.contains(page)).then(|| format!("{QUESTIONS}: {text} {page} is more than {MOST_CLICKS} clicks away"))
+    (!reached.contains(page))
+        .then(|| format!("{QUESTIONS}: {text} {page} is more than {MOST_CLICKS} clicks away"))
 }
 
 #[cfg(test)]

@@ -28,11 +28,14 @@ pub(crate) fn links(text: &str) -> Vec<Link> {
             continue;
         }
         let line = without_code(line);
-        for target in line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target) {
+        for target in
+            line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
+        {
             if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
-            let (path, anchor) = target.split_once('#').map_or((target, None), |(p, a)| (p, Some(a.to_owned())));
+            let (path, anchor) =
+                target.split_once('#').map_or((target, None), |(p, a)| (p, Some(a.to_owned())));
             found.push(Link { line: number, path: path.to_owned(), anchor });
         }
     }
@@ -85,12 +88,16 @@ mod tests {
         let text = "[a](b.md#c) `[x](y)` [d](#e)\n```\n[no](no)\n```\n    $ echo [no](no)\n- [f](https://g)\n  [h](i)";
         let found: Vec<_> = links(text).into_iter().map(|l| (l.line, l.path, l.anchor)).collect();
         let expected = [(1, "b.md", Some("c")), (1, "", Some("e")), (7, "i", None)];
-        assert_eq!(found, expected.map(|(line, path, anchor)| (line, path.to_owned(), anchor.map(str::to_owned))));
+        assert_eq!(
+            found,
+            expected.map(|(line, path, anchor)| (line, path.to_owned(), anchor.map(str::to_owned)))
+        );
     }
 
     #[test]
     fn anchors_are_those_of_the_book() {
-        let text = "# Functions of your own: `--hooks FILE`\n## The [glossary](g.md), again\n## A\n## A\n#no\n";
+        let text =
+            "# Functions of your own: `--hooks FILE`\n## The [glossary](g.md), again\n## A\n## A\n#no\n";
         let expected = ["functions-of-your-own---hooks-file", "the-glossary-again", "a", "a-1"];
         assert_eq!(anchors(text), expected);
     }

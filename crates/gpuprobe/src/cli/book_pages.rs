@@ -60,7 +60,8 @@ fn about(command: &Command) -> String {
 fn section(page: &mut String, command: &Command) {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ");
-    write!(page, "\n## gpuprobe {}\n\n{}.\n\n```text\n{usage}\n```\n\n", command.get_name(), about(command)).unwrap();
+    write!(page, "\n## gpuprobe {}\n\n{}.\n\n```text\n{usage}\n```\n\n", command.get_name(), about(command))
+        .unwrap();
     let shown = |arg: &&Arg| !arg.is_hide_set() && arg.get_id() != "help";
     for arg in command.get_arguments().filter(shown) {
         writeln!(page, "- `{}`: {}", signature(arg), meaning(arg)).unwrap();
