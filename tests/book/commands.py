@@ -24,6 +24,9 @@ NOT_RUN = [
     ("README.md", "sudo gpuprobe stacks", "as in docs/guides/hangs.md"),
 ]
 
+# in commands: the address of a daemon, for which tools/pictures/serve.py answers with the test data of `top`
+DAEMON = "http://node1:9000"
+
 
 class Live:
     """How a command is run with probes, as root: its beginning, what is replaced in it, and a program that runs meanwhile."""
