@@ -24,7 +24,7 @@ const EXCEPTIONS: &[(&str, &str, &str)] = &[
         "EARLIER_FIELDS",
         "a field name of earlier trace formats",
     ),
-    ("docs/results/gpu-results.md", "all telling calls", "output of an earlier version, with its date"),
+    ("docs/results/lab-notes-gpu.md", "all telling calls", "output of an earlier version, with its date"),
 ];
 
 const TEXTS: &[&str] = &[
