@@ -13,10 +13,10 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "shared"))
@@ -25,6 +25,8 @@ from checks import PATIENCE, Checks
 import blocks
 from commands import DAEMON, LIVE, NOT_RUN
 
+# seconds after which the probes of a command are attached
+ATTACHED = 2.5
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
@@ -118,22 +120,27 @@ def build_programs(folder, standins):
     subprocess.run([*compiler, *source, "-o", f"{folder}/leaky"], check=True)
 
 
+def start(program, folder):
+    return subprocess.Popen(program.split(), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def run_live(check, folder, every):
     for block, live in every:
         command = block.command
         for old, new in live.replaced:
             command = command.replace(old, new)
-        other = None
-        if live.meanwhile:
-            other = subprocess.Popen(live.meanwhile.split(), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            # its libraries are loaded and it has begun to allocate
-            time.sleep(0.5)
+        before = live.before and start(live.before, folder)
         try:
-            printed = shell(command, folder, PID=str(other.pid) if other else "")
+            # its libraries are loaded, and it has begun to allocate
+            time.sleep(0.5 if before else 0)
+            later = threading.Timer(ATTACHED, start, [live.after, folder]) if live.after else None
+            if later:
+                later.start()
+            printed = shell(command, folder, PID=str(before.pid) if before else "")
         finally:
-            if other:
-                other.send_signal(signal.SIGKILL)
-                other.wait(PATIENCE)
+            if before:
+                before.kill()
+                before.wait(PATIENCE)
         compare(check, block, printed, is_live=True)
 
 
