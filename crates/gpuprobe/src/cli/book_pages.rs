@@ -34,8 +34,8 @@ it.
 const SKIPS: &str = "
 ## Skipped
 
-A library or function that could not be probed, so that its calls are not seen at all: `gpuprobe_libraries_skipped_total`, and
-lines at the start of a command.
+A library or function that could not be probed, so that its calls are not seen at all: `gpuprobe_libraries_skipped_total`, by
+`reason`, and lines at the start of a command.
 
 | cause | why |
 |---|---|
@@ -93,7 +93,7 @@ fn meaning(arg: &Arg) -> String {
         write!(text, " (one of {})", values.join(", ")).unwrap();
     }
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    if !defaults.is_empty() && !arg.is_hide_default_value_set() && arg.get_action().takes_values() {
+    if defaults.iter().any(|value| !value.is_empty()) && !arg.is_hide_default_value_set() && arg.get_action().takes_values() {
         write!(text, " (default: `{}`)", defaults.join(" ")).unwrap();
     }
     text
