@@ -6,7 +6,7 @@ import re
 GAP = "..."
 # what differs between two runs: addresses, times, sizes, rates, shares, clock times, large numbers such as pids
 VARYING = re.compile(
-    r"0x[0-9a-f]+|\d\d:\d\d:\d\d(?:\.\d+)?|[~+-]?\d[\d,]*\.\d+|\d[\d,]*(?= ?(?:ns|us|ms|s|B|KiB|MiB|GiB|%)\b)|\d{4,}|[▁▂▃▄▅▆▇█]+"
+    r"0x[0-9a-f]+|\d+/\d+|\d\d:\d\d:\d\d(?:\.\d+)?|[~+-]?\d[\d,]*\.\d+|\d[\d,]*(?= ?(?:ns|us|ms|s|B|KiB|MiB|GiB|%)\b)|\d{4,}|[▁▂▃▄▅▆▇█]+"
 )
 
 
@@ -66,7 +66,8 @@ def invocations(page, text):
 
 
 def normal(line):
-    """A line without what differs between two runs."""
+    """A line without what differs between two runs and machines."""
+    line = re.sub(r"/[\w/.-]*/(workloads|examples)/", r"/src/\1/", line)
     return re.sub(r"\s+", " ", VARYING.sub("N", line)).strip()
 
 

@@ -29,22 +29,23 @@ DAEMON = "http://node1:9000"
 
 
 class Live:
-    """How a command is run with probes, as root: its beginning, what is replaced in it, and a program that runs meanwhile."""
+    """How a command is run with probes, as root: its beginning, what is replaced in it, a program that has been started before
+    it, and one that is started a moment after it."""
 
-    def __init__(self, page, begins, replaced=(), meanwhile=None):
-        self.page, self.begins, self.replaced, self.meanwhile = page, begins, replaced, meanwhile
+    def __init__(self, page, begins, replaced=(), before=None, after=None):
+        self.page, self.begins, self.replaced, self.before, self.after = page, begins, replaced, before, after
 
 
-# The process of the page is another one here; less time shows the same; and only programs of this test are observed, because
-# other tests run on this machine.
+# The process of the page is another one here; less time shows the same; and only the libraries of this test are probed,
+# because other tests run on this machine.
 LEAK = [("-d 10225", "-d $PID"), ("--duration 20", "--duration 8"), ("./leaky 20", "./leaky 8")]
-DEMO = [("gpuprobe trace", "gpuprobe trace -d $PID")]
+DEMO = [("gpuprobe trace", "gpuprobe trace --duration 6 -p ./libcuda.so.1 -p ./libcudart.so.12")]
 LIVE = [
     Live("README.md", "sudo gpuprobe run -- ./demo"),
-    Live("README.md", "sudo gpuprobe memory", LEAK, "./leaky 60"),
+    Live("README.md", "sudo gpuprobe memory", LEAK, before="./leaky 60"),
     Live("docs/getting-started.md", "sudo gpuprobe demo"),
-    Live("docs/guides/leak-hunt.md", "sudo gpuprobe memory -d", LEAK, "./leaky 60"),
-    Live("docs/guides/leak-hunt.md", "sudo gpuprobe memory -- ./leaky", LEAK),
-    Live("docs/guides/trace.md", "sudo gpuprobe trace", DEMO, "./demo"),
     Live("docs/guides/convert.md", "sudo gpuprobe demo"),
+    Live("docs/guides/leak-hunt.md", "sudo gpuprobe memory -d", LEAK, before="./leaky 60"),
+    Live("docs/guides/leak-hunt.md", "sudo gpuprobe memory -- ./leaky", LEAK),
+    Live("docs/guides/trace.md", "sudo gpuprobe trace", DEMO, after="./demo"),
 ]

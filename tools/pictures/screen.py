@@ -8,19 +8,17 @@ COLOURS = ["#1e1e1e", "#f14c4c", "#23d18b", "#e5e510", "#3b8eea", "#d670d6", "#2
 
 
 def style(codes, current):
-    """The style after an escape sequence: bold, dim, reversed, and the 16 colours of the palette."""
-    current = dict(current)
-    for code in codes:
+    """The style after an escape sequence: bold, reversed, and the 16 colours of the palette."""
+    current, codes = dict(current), list(codes)
+    while codes:
+        code = codes.pop(0)
         if code == 0:
             current = {}
-        elif code in (1, 2, 7):
+        elif code in (1, 7):
             current[code] = True
-        elif code in (22, 27):
-            current.pop(1 if code == 22 else 7, None)
-        elif 30 <= code <= 37 or 90 <= code <= 97:
-            current["front"] = COLOURS[code % 10]
-        elif 40 <= code <= 47 or 100 <= code <= 107:
-            current["back"] = COLOURS[code % 10]
+        elif code in (38, 48) and codes[:1] == [5]:
+            current["front" if code == 38 else "back"] = COLOURS[codes[1] % 8]
+            codes = codes[2:]
         elif code in (39, 49):
             current.pop("front" if code == 39 else "back", None)
     return current
@@ -31,7 +29,7 @@ def css(current):
     if 7 in current:
         front, back = back, front
     words = [f"color:{front}", f"background:{back}"]
-    words += ["font-weight:bold"] * (1 in current) + ["opacity:.6"] * (2 in current)
+    words += ["font-weight:bold"] * (1 in current)
     return ";".join(words)
 
 

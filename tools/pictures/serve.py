@@ -1,4 +1,4 @@
-"""Serves the daemon's page with the test data of `top`, without programs whose names only test what screens do with them.
+"""Answers `top --connect` with the test data of its screens, without programs whose names only test what screens do with them.
 Counters go on as they did between the last two readings. Prints its address."""
 
 import http.server
@@ -6,9 +6,7 @@ import json
 import os
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-PAGE = f"{ROOT}/crates/gpuprobe-output/src/http/page"
 SHOWN = {"python", "triton_server", "nccl-test"}
-TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 with open(f"{ROOT}/crates/gpuprobe-output/tests/top/readings.json", encoding="utf-8") as file:
     readings = json.load(file)
@@ -32,21 +30,15 @@ class Daemon(http.server.BaseHTTPRequestHandler):
     asked = 0
 
     def do_GET(self):
-        path = self.path.split("?")[0]
-        if path == "/api/snapshot":
-            steps = max(Daemon.asked - len(readings) + 1, 0)
-            current = readings[min(Daemon.asked, len(readings) - 1)]
-            Daemon.asked += 1
-            body, kind = json.dumps(advanced(readings[-2], current, steps)).encode(), "application/json"
-        else:
-            name = os.path.basename(path) or "index.html"
-            if not os.path.isfile(f"{PAGE}/{name}"):
-                self.send_error(404)
-                return
-            with open(f"{PAGE}/{name}", "rb") as file:
-                body, kind = file.read(), TYPES[os.path.splitext(name)[1]]
+        if self.path.split("?")[0] != "/api/snapshot":
+            self.send_error(404)
+            return
+        steps = max(Daemon.asked - len(readings) + 1, 0)
+        current = readings[min(Daemon.asked, len(readings) - 1)]
+        Daemon.asked += 1
+        body = json.dumps(advanced(readings[-2], current, steps)).encode()
         self.send_response(200)
-        self.send_header("content-type", kind)
+        self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -7,6 +7,8 @@ const browser = await launch(playwright);
 for (let at = 0; at < tasks.length; at += 5) {
   const [url, path, width, height, seconds] = tasks.slice(at, at + 5);
   const page = await browser.newPage({ viewport: { width: Number(width), height: Number(height) } });
+  // on a busy machine
+  page.setDefaultTimeout(300_000);
   await page.goto(url);
   await page.waitForTimeout(1000 * Number(seconds));
   await page.screenshot({ path });
