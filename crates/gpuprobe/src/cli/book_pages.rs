@@ -93,7 +93,10 @@ fn meaning(arg: &Arg) -> String {
         write!(text, " (one of {})", values.join(", ")).unwrap();
     }
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-    if defaults.iter().any(|value| !value.is_empty()) && !arg.is_hide_default_value_set() && arg.get_action().takes_values() {
+    if defaults.iter().any(|value| !value.is_empty())
+        && !arg.is_hide_default_value_set()
+        && arg.get_action().takes_values()
+    {
         write!(text, " (default: `{}`)", defaults.join(" ")).unwrap();
     }
     text
