@@ -9,7 +9,7 @@ GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
 AGENT = $(dir $(GPUPROBE))libgpuprobe_agent.so
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo build static release test unit fuzz bpf vm bench lint fmt install clean
+.PHONY: help demo build static release test unit fuzz bpf vm bench docs lint fmt install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,11 @@ vm: ## Tests of the binary on older kernels, in QEMU
 bench: build ## What it costs, beside empty probes and bpftrace, as root; fails where a ratio is worse than promised
 	@scripts/setup bench
 	$(if $(SUDO),$(SUDO) -E env "PATH=$(PATH)") benches/run
+
+docs: ## The documentation as a book that can be searched, in target/book
+	@scripts/setup docs
+	mdbook build docs
+	@scripts/book-check target/book
 
 lint: ## Formatting, repository checks and clippy
 	@scripts/setup test

@@ -1,4 +1,4 @@
-// A small server that answers requests on the GPU, and leaks: docs/leak-hunt.md finds the line.
+// A small server that answers requests on the GPU, and leaks: docs/guides/leak-hunt.md finds the line.
 //
 //   leaky [SECONDS]      answers requests for that long, 10 by default
 //

@@ -3,7 +3,7 @@
 
     measure.py GPUPROBE STANDINS PROMETHEUS FOLDER [--hosts N] [--interval SECONDS] [--minutes N] [--recording FILE]
 
-Prints tables. Nothing is extrapolated here: docs/fleet.md does.
+Prints tables. Nothing is extrapolated here: docs/guides/fleet.md does.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Runs the recipes of docs/analyse.md on a trace and compares their results with the trace, or runs those of a document
+"""Runs the recipes of docs/guides/analyse.md on a trace and compares their results with the trace, or runs those of a document
 that has what they print and compares that.
 
     recipes_check.py DOCUMENT TRACE FOLDER                 FOLDER has the packages duckdb, pandas and pyarrow

@@ -1,9 +1,9 @@
-"""What a push must contain, made from the text of /metrics by the rules and the tables of docs/otlp.md."""
+"""What a push must contain, made from the text of /metrics by the rules and the tables of docs/guides/otlp.md."""
 
 import re
 from dataclasses import dataclass, field
 
-DOCS = "docs/otlp.md"
+DOCS = "docs/guides/otlp.md"
 UNITS = {"bytes": "By", "seconds": "s", "ratio": "1", "celsius": "Cel", "watts": "W", "joules": "J", "hertz": "Hz"}
 RATES = {"gpuprobe_gpu_traffic_bytes_per_second", "gpuprobe_gpu_pcie_bytes_per_second"}
 INTEGERS = {"process.pid", "http.response.status_code"}

@@ -3,7 +3,7 @@
     outage.py SECONDS GPUPROBE STANDINS FOLDER
 
 The daemon pushes every second, and keeps 240 requests. What it drops in a longer outage must be as many points as the
-pushes that are missing. `tests/otlp/run outage SECONDS` runs it; the results of a minute and of five are in docs/otlp.md.
+pushes that are missing. `tests/otlp/run outage SECONDS` runs it; the results of a minute and of five are in docs/guides/otlp.md.
 """
 
 import os

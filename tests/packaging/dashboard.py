@@ -1,4 +1,4 @@
-"""Checks the dashboards, and that they, the rules and docs/dcgm.md use only metrics that exist."""
+"""Checks the dashboards, and that they, the rules and docs/reference/dcgm.md use only metrics that exist."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "prometheus"))
 import queries
 
 RULES = "packaging/prometheus/rules.yml"
-COMPARISON = "docs/dcgm.md"
+COMPARISON = "docs/reference/dcgm.md"
 # variables of Grafana itself
 BUILT_IN = {"__rate_interval", "__interval", "__range"}
 WIDTH = 24
@@ -36,13 +36,13 @@ def problems_of(path):
 def problems():
     for path in queries.DASHBOARDS:
         yield from (f"{path}: {problem}" for problem in problems_of(path))
-    known = queries.served("docs/metrics.md")
+    known = queries.served("docs/reference/metrics.md")
     used = [(title, query) for path in queries.DASHBOARDS for title, query, _ in queries.of_dashboard(path)]
     for title, query in used + list(queries.of_rules(RULES)):
         for name in sorted(queries.metrics_of(query) - known):
-            yield f"{title} uses {name}, which docs/metrics.md does not have"
+            yield f"{title} uses {name}, which docs/reference/metrics.md does not have"
     for name in sorted({queries.stem(name) for name in queries.METRIC.findall(pathlib.Path(COMPARISON).read_text())} - known):
-        yield f"{COMPARISON} names {name}, which docs/metrics.md does not have"
+        yield f"{COMPARISON} names {name}, which docs/reference/metrics.md does not have"
     recorded = {name for name, _ in queries.of_rules(RULES)}
     for title, query in used + list(queries.of_rules(RULES)):
         for name in sorted(queries.recorded_in(query) - recorded):

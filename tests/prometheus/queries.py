@@ -53,6 +53,6 @@ def stem(name):
 
 
 def served(page):
-    """All metrics, from the generated page docs/metrics.md."""
+    """All metrics, from the generated page docs/reference/metrics.md."""
     with open(page) as file:
         return set(re.findall(r"^\| `((?:gpuprobe|process)_\w+)` \|", file.read(), re.M))

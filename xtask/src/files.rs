@@ -53,6 +53,16 @@ pub(crate) fn read(name: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Whether there is a file or folder of this name.
+pub(crate) fn exists(name: &str) -> bool {
+    path(name).exists()
+}
+
+/// Whether it is a symbolic link.
+pub(crate) fn is_link(name: &str) -> bool {
+    path(name).is_symlink()
+}
+
 fn path(name: &str) -> PathBuf {
     root().join(name)
 }

@@ -7,6 +7,8 @@ mod deps;
 mod files;
 mod imports;
 mod licence_headers;
+mod links;
+mod markdown;
 mod metadata;
 mod modules;
 mod names;
@@ -40,6 +42,11 @@ const CHECKS: &[Check] = &[
     ("size", "source files are short", size::check),
     ("licences", "BPF files name their licence", licence_headers::check),
     ("words", "retired words are not used", words::check),
+    (
+        "links",
+        "links lead to pages and headings, pages are in the book, questions have answers",
+        links::check,
+    ),
     ("version", "files name the version of Cargo.toml", version::check),
     ("text", "files name no machine's paths and no package registry", text::check),
 ];

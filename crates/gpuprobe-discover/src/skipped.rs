@@ -18,6 +18,11 @@ macro_rules! causes {
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $word,)* }
             }
+
+            /// What it means, for people.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_start(),)* }
+            }
         }
     };
 }

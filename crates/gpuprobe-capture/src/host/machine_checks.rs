@@ -106,7 +106,7 @@ fn filter(is_there: bool) -> Check {
     Check { name: "system call filter", verdict, found }
 }
 
-/// A capability that gpuprobe needs. README.md, the systemd unit and the package name the same ones.
+/// A capability that gpuprobe needs. docs/requirements.md, the systemd unit and the package name the same ones.
 struct Capability {
     bit: u32,
     name: &'static str,
@@ -240,7 +240,7 @@ pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
         (true, _) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
         (false, true) => (
             Verdict::Good,
-            "calls on several stacks of a thread are safe, but for rare moments (docs/safety.md)".to_owned(),
+            "calls on several stacks of a thread are safe, but for rare moments (docs/internals/safety.md)".to_owned(),
         ),
         (false, false) => (
             Verdict::Limited,
@@ -348,13 +348,13 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_the_unit_and_the_manifest_name_the_same_capabilities() {
-        let readme = include_str!("../../../../README.md");
+    fn the_documentation_the_unit_and_the_manifest_name_the_same_capabilities() {
+        let page = include_str!("../../../../docs/requirements.md");
         let unit = include_str!("../../../../packaging/systemd/gpuprobe.service");
         let manifest = include_str!("../../../../packaging/kubernetes/daemonset.yaml");
         let package = include_str!("../../../../packaging/deb/control");
         for Capability { name, .. } in WANTED {
-            assert!(readme.contains(name) && package.contains(name), "{name}");
+            assert!(page.contains(name) && package.contains(name), "{name}");
             assert_eq!(unit.matches(name).count(), 2, "{name}");
             assert!(manifest.contains(name.trim_start_matches("CAP_")), "{name}");
         }

@@ -7,7 +7,7 @@ pub(crate) fn kernel_release() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }
 
-/// The oldest release that gpuprobe runs on: the first with `bpf_loop`. README.md and the package name it too.
+/// The oldest release that gpuprobe runs on: the first with `bpf_loop`. The documentation and the package name it too.
 pub(crate) const OLDEST: &str = "5.17";
 
 /// Whether gpuprobe cannot run on this release.
@@ -34,9 +34,10 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_and_the_package_name_the_same_oldest_release() {
+    fn the_documentation_and_the_package_name_the_same_oldest_release() {
         for text in [
             include_str!("../../../../README.md"),
+            include_str!("../../../../docs/requirements.md"),
             include_str!("../../../../packaging/deb/control"),
             include_str!("../../../../packaging/systemd/gpuprobe.service"),
         ] {

@@ -45,7 +45,7 @@ pub(super) const METRICS: &[Metric] = &[
         "errors",
         None,
         ["function", "error"],
-        "Calls that returned an error, by its name. Calls of the CUDA runtime count if they did not fail in the CUDA driver; docs/limits.md says which of them are seen.",
+        "Calls that returned an error, by its name. Calls of the CUDA runtime count if they did not fail in the CUDA driver; docs/reference/limits.md says which of them are seen.",
         errors
     ),
     process_counter!(

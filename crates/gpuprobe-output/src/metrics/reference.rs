@@ -1,4 +1,4 @@
-//! Writes `docs/metrics.md` from the list of metrics.
+//! Writes `docs/reference/metrics.md` from the list of metrics.
 
 use std::collections::BTreeSet;
 
@@ -11,34 +11,46 @@ use super::write::{kind_word, sample_name};
 const HEAD: &str = "\
 # Metrics
 
-All metrics of `gpuprobe daemon`. This page is generated from the list that the daemon serves; to write it again, run
-`GPUPROBE_BLESS=1 cargo test -p gpuprobe-output`. A metric without a series is omitted, so there are fewer metrics if
-a feature is off, if a GPU does not report a value, or if no process uses CUDA.
+All metrics of `gpuprobe daemon`, for Prometheus and OpenMetrics. A metric without a series is omitted, so there are
+fewer if a feature is off, if a GPU does not report a value, or if no process uses CUDA. The meaning of each label is
+[at the end](#labels).
+
+This page is generated from the list that the daemon serves. To write it again, run
+`GPUPROBE_BLESS=1 cargo test -p gpuprobe-output`.
 
 `/metrics` answers in the Prometheus text format, or in OpenMetrics if the client accepts it. Names are the same in
 both. A histogram has the series `_bucket`, `_sum` and `_count`, and is over all processes of the host.
 
 ## Processes
 
-At most 50 running processes (`--max-series-processes`) have series of their own, with a `pid`: those with the most live
-memory, then those with the most calls. Series are chosen again every five minutes (`--keep-exited`). All other processes
-share series without a `pid`, by name. A process with series of its own takes some 20 kB of a scrape, so that the default
-keeps a scrape of a hundred processes at about 1 MB ([performance.md](performance.md#size-of-a-scrape)).
+The number of series is bounded, whatever runs on the host:
 
-With `--aggregate container` or `pod`, all processes with these labels in common share series. With `--aggregate name` there
-are only the sums by name: no series has a `pid` or the label `ended`, because no series ends when a process does.
+| | its series |
+|---|---|
+| at most 50 running processes (`--max-series-processes`): those with the most live memory, then those with the most calls | its own, with a `pid` |
+| all other running processes | shared by name, without a `pid` |
+| a process that exited in the last five minutes (`--keep-exited`); at most 128 (`--max-exited`) | its counters, so that the last scrape sees them; gauges end at once |
+| a process that exited before | added to a series with the label `ended`, without a `pid`: the sum over all series of its name that have ended |
 
-Gauges of a process end when it exits. Its counters stay for five minutes, so that the last scrape sees them. Then they
-move to a series with the label `ended` and without a `pid`: the sum over all series of this name that have ended. Each
-time it rises it gets another value of `ended`, so that `rate()` does not count the same calls again. So
+Which processes have series of their own is chosen again every five minutes, too. A process with series of its own takes some
+20 kB of a scrape, so the default keeps a scrape of a hundred processes at about 1 MB
+([Cost](../results/performance.md#size-of-a-scrape)).
 
-- `sum(gpuprobe_calls_total)` is always the number of all calls, and does not fall when a process exits;
+Each time a sum with the label `ended` rises, it gets another value of `ended`, so that `rate()` does not count the same
+calls again:
+
+- `sum(gpuprobe_calls_total)` is always the number of all calls, and does not fall when a process exits.
 - `sum(rate(gpuprobe_calls_total[5m]))` sees each call once, except those from before the first scrape of a process. If the
   endpoint is scraped regularly, processes that exit before their first scrape have no series of their own. They
   count in the series of their name, and `rate()` sees them.
 
 A process that executes its own program again, or gets the pid and the name of an exited process, continues the same
 series.
+
+With `--aggregate container` or `pod`, all processes with these labels in common share series. With `--aggregate name`
+there are only the sums by name: no series has a `pid` or the label `ended`, because no series ends when a process does.
+
+## All metrics
 
 `gpuprobe_call_pending_seconds` knows the functions whose entry and return are probed. By default these are the waits,
 copies, launches and allocations of the CUDA driver, and NCCL's functions that make and end communicators. With
@@ -67,7 +79,7 @@ const LABELS: &[(&str, &str)] = &[
     ),
     (
         "cause",
-        "Why something was lost; `docs/performance.md` and `docs/otlp.md` say what to do about some causes.",
+        "Why something was lost; `docs/results/performance.md` and `docs/guides/otlp.md` say what to do about some causes.",
     ),
     ("clock", "The clock of the GPU."),
     ("code", "The HTTP status of an answer."),
@@ -157,7 +169,7 @@ const LABELS: &[(&str, &str)] = &[
     ("xid", "The XID error number."),
 ];
 
-/// The text of `docs/metrics.md`.
+/// The text of `docs/reference/metrics.md`.
 pub fn reference() -> String {
     let mut out = String::from(HEAD);
     metrics().for_each(|metric| row(&mut out, metric));

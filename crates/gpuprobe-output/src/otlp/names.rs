@@ -168,7 +168,7 @@ pub(super) fn is_integer(attribute: &str) -> bool {
     INTEGERS.contains(&attribute)
 }
 
-/// The tables of `docs/otlp.md`: all names that differ from the rule.
+/// The tables of `docs/guides/otlp.md`: all names that differ from the rule.
 pub fn mapping() -> String {
     let mut out =
         String::from("| metric | OpenTelemetry | unit | type | more attributes |\n|---|---|---|---|---|\n");

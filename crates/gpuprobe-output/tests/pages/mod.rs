@@ -4,13 +4,13 @@ use super::check;
 
 #[test]
 fn the_reference_page_of_metrics() {
-    check("../../../../docs/metrics.md", &gpuprobe_output::metrics::reference());
+    check("../../../../docs/reference/metrics.md", &gpuprobe_output::metrics::reference());
 }
 
 /// The page is written by hand, except for its tables of names.
 #[test]
 fn the_names_in_opentelemetry() {
-    let name = "../../../../docs/otlp.md";
+    let name = "../../../../docs/guides/otlp.md";
     let page =
         std::fs::read_to_string(format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"))).unwrap();
     let (before, rest) = page.split_once("so names in this table may change.\n\n").unwrap();

@@ -59,7 +59,7 @@ pub(crate) struct DaemonArgs {
     pub(crate) tensors: bool,
     /// Collect GPU times for so many seconds of every minute, from processes that have loaded the agent
     /// (CUDA_INJECTION64_PATH): `gpuprobe_gpu_kernel_seconds_total`. It slows these processes down meanwhile: see
-    /// docs/gpu-time.md
+    /// docs/guides/gpu-time.md
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=60))]
     pub(crate) gpu_time: Option<u64>,
     /// Also show on /api/stacks what the threads of GPU processes wait for, to everyone who may read the metrics

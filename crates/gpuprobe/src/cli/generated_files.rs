@@ -28,7 +28,7 @@ const STATUS: &str = "\
 ";
 
 /// The command line without what its help hides, which completions would list.
-fn visible() -> Command {
+pub(super) fn visible() -> Command {
     let all = Cli::command();
     let mut command = Command::new("gpuprobe")
         .version(env!("CARGO_PKG_VERSION"))

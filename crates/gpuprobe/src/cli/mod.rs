@@ -2,6 +2,8 @@
 
 mod attach_args;
 mod bench_args;
+#[cfg(test)]
+mod book_pages;
 mod convert_args;
 mod daemon_args;
 pub(crate) mod daemon_settings;

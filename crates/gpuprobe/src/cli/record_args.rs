@@ -37,7 +37,7 @@ pub(crate) struct RecordingArgs {
     pub(crate) tensors: bool,
     /// Also record when the GPU executed what was submitted, by an agent inside the process that uses CUPTI: `run` loads
     /// it into the command, and other processes need it in CUDA_INJECTION64_PATH when they start. With `=nodes`, each
-    /// node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/gpu-time.md
+    /// node of a CUDA graph is recorded, and not the graph as a whole. It slows down the program: see docs/guides/gpu-time.md
     #[arg(long, value_name = "GRAPHS", num_args = 0..=1, require_equals = true, default_missing_value = "graphs")]
     pub(crate) gpu_time: Option<GraphTimes>,
     /// The classic form: one line when a call starts and one when it returns
@@ -70,7 +70,7 @@ pub(crate) struct RecordingArgs {
     #[arg(long, value_name = "PERCENT", value_parser = share, allow_hyphen_values = true)]
     pub(crate) budget: Option<f64>,
     /// Lose no calls: the program waits while it makes calls faster than gpuprobe can store them, but at most a second if
-    /// gpuprobe stores nothing. See docs/performance.md for the cost
+    /// gpuprobe stores nothing. See docs/results/performance.md for the cost
     #[arg(long, conflicts_with = "budget")]
     pub(crate) lossless: bool,
     /// Also count in the BPF programs, as the daemon does, and compare every figure of the summary with those counts;

@@ -28,7 +28,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) layer: Layer,
     /// Also what the GPU executed, from processes that have loaded the agent (CUDA_INJECTION64_PATH). With `=nodes`, each
-    /// node of a CUDA graph. It slows down these processes: see docs/gpu-time.md
+    /// node of a CUDA graph. It slows down these processes: see docs/guides/gpu-time.md
     #[arg(long, value_name = "GRAPHS", num_args = 0..=1, require_equals = true, default_missing_value = "graphs")]
     pub(crate) gpu_time: Option<GraphTimes>,
     /// Print no times in front of lines

@@ -1,5 +1,5 @@
 //! The cost of a call, measured by `gpuprobe bench`. The bounds are wide enough for a busy machine: the figures are
-//! in docs/performance.md.
+//! in docs/results/performance.md.
 
 use std::fs;
 use std::path::Path;

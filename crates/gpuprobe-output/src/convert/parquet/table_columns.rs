@@ -1,4 +1,4 @@
-//! The columns of the table: one for each field that a line can have ([docs/parquet.md](../../../../../docs/parquet.md)).
+//! The columns of the table: one for each field that a line can have ([docs/guides/parquet.md](../../../../../docs/guides/parquet.md)).
 //!
 //! Numbers are signed, because Spark reads unsigned 64-bit numbers as decimals and DuckDB refuses to subtract a larger one
 //! from a smaller one. Addresses and handles use all 64 bits, so they are text as in the trace. Times have microseconds,
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn each_column_is_documented() {
-        let page = include_str!("../../../../../docs/parquet.md");
+        let page = include_str!("../../../../../docs/guides/parquet.md");
         for (name, _) in COLUMNS {
             assert!(page.contains(&format!("`{name}`")), "{name}");
         }
