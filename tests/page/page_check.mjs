@@ -122,7 +122,10 @@ async function checkSorting(page) {
   const heading = page.locator("#process-table th button", { hasText: "PID" });
   await heading.click();
   const falling = await pids();
+  await page.$$eval("#process-table tbody tr", (rows) => rows.forEach((row) => (row.of = row.cells[0].textContent)));
   await heading.click();
+  const isSame = await page.$$eval("#process-table tbody tr", (rows) => rows.every((row) => (row.of ?? row.cells[0].textContent) === row.cells[0].textContent));
+  expect("a row stays that of its process when the order changes", isSame);
   const rising = await pids();
   expect("a heading sorts", falling.every((pid, at) => at === 0 || falling[at - 1] >= pid));
   expect("and sorts the other way", rising.every((pid, at) => at === 0 || rising[at - 1] <= pid));

@@ -18,13 +18,15 @@ export function byId(id) {
 
 /**
  * Gives an element these children. Elements that are there already are changed instead of replaced, so that the focus,
- * the selection and the scroll positions stay.
+ * the selection and the scroll positions stay. Those with a `data-item` move to their new places, so that a click on one
+ * cannot reach another one that has just taken its place.
  */
 export function show(parent, children) {
-  const focused = document.activeElement?.dataset?.key;
+  const active = document.activeElement;
+  const focused = parent.contains(active) ? active.dataset.key : undefined;
   update(parent, children);
-  // rows may have changed their places
-  if (focused && parent.contains(document.activeElement) && document.activeElement.dataset.key !== focused) {
+  // an element that moves loses the focus
+  if (focused && document.activeElement?.dataset?.key !== focused) {
     for (const candidate of parent.querySelectorAll("[data-key]")) {
       if (candidate.dataset.key === focused) candidate.focus({ preventScroll: true });
     }
@@ -32,8 +34,16 @@ export function show(parent, children) {
 }
 
 function update(parent, children) {
+  const items = new Map([...parent.children].map((child) => [child.dataset.item, child]));
   children.forEach((wanted, at) => {
-    const there = parent.childNodes[at];
+    const item = wanted.dataset?.item;
+    let there = parent.childNodes[at];
+    if (item !== undefined && there?.dataset?.item !== item) {
+      const known = items.get(item);
+      parent.insertBefore(known ?? wanted, there ?? null);
+      if (!known) return;
+      there = known;
+    }
     if (!there) parent.append(wanted);
     else if (there.nodeName !== wanted.nodeName) there.replaceWith(wanted);
     else if (wanted.nodeType === Node.TEXT_NODE) {

@@ -154,6 +154,7 @@ function listed(view) {
 
 function processRow(process) {
   const row = element("tr", undefined, process.has_exited ? "faint" : "");
+  row.dataset.item = `${process.id.pid}/${process.id.instance}`;
   for (const column of COLUMNS) {
     const looks = [column.isText ? "text" : "", column.isLink ? "name" : "", column.look?.(process) ?? ""];
     const cell = element("td", undefined, looks.filter(Boolean).join(" "));
