@@ -62,7 +62,11 @@ fn a_hot_function_is_sampled_and_estimated_within_its_stated_error_while_memory_
     let sampled = &json["budget"]["sampled"][0];
     assert_eq!((&json["budget"]["share"], &sampled["function"]), (&0.01.into(), &HOT.into()), "{sampled}");
     assert!(sampled["ratio"].as_f64().unwrap() < 1.0, "{sampled}");
-    let share = json["budget"]["processes"][0]["share"].as_f64().unwrap();
+    // the first readings include the time before it was sampled
+    let share = until(PATIENCE, "the budget is kept", || {
+        let share = snapshot(&daemon)["budget"]["processes"][0]["share"].as_f64()?;
+        (share > 0.0 && share < 0.015).then_some(share)
+    });
     let note = format!("{HOT} is sampled, now 1/");
     until(PATIENCE, &note, || daemon.talk.stderr().contains(&note).then_some(()));
     let line = format!("{HOT}: probed ");
@@ -93,7 +97,6 @@ fn a_hot_function_is_sampled_and_estimated_within_its_stated_error_while_memory_
     let said =
         format!("{tier}: {found} of {made}, standard error {error}, {estimated} estimated, share {share}");
     assert!(error > 0 && error < made / 3 && found.abs_diff(made) < made / 3 && estimated < found, "{said}");
-    assert!(share < 0.015, "{said}");
     assert!(metrics.lost("unmatched_return") < 10, "{tier}: {}", metrics.lost("unmatched_return"));
     assert_eq!(metrics.lost("abandoned"), 0, "{tier}: calls that were open have returned");
     program.go_on();
