@@ -33,7 +33,7 @@ use crate::session::host::processes::Processes;
 use crate::session::host::self_metrics::SelfMetricsReader;
 use crate::session::on_demand::{OnDemand, RecorderProcess};
 use crate::session::probes::linux_hooks;
-use crate::session::probes::probe_budget::ProbeBudget;
+use crate::session::probes::probe_budget::{MOST_LATE, ProbeBudget};
 use crate::session::probes::probe_set::Probes;
 use crate::session::probes::selection::{RuntimeFailures, Selection, pattern};
 use crate::session::signals::{Arrived, Signals};
@@ -229,9 +229,6 @@ fn ends(arrived: &Arrived) -> bool {
 /// Launches are read this long before a snapshot if snapshots are further apart, so that launches without a name are
 /// counted as unnamed in it and not only in the next one. It is a little longer than the wait for names.
 const READ_LAUNCHES_BEFORE: Duration = Duration::from_nanos(NAME_TIMEOUT_NS + 500_000_000);
-
-/// A snapshot waits at most this long for the end of a stratum of sampled functions.
-const MOST_LATE: Duration = Duration::from_secs(5);
 
 struct Daemon {
     /// With `--record-dir`. Declared first, so that a recording ends first.

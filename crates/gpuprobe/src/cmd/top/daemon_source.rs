@@ -1,5 +1,6 @@
 //! Readings of daemons, over HTTP.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -23,9 +24,12 @@ pub(super) fn open_daemons(args: &TopArgs, signals: &mut Signals) -> Result<Opti
     let read =
         |file: &PathBuf| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
     let password = args.password_file.as_ref().map(read).transpose()?;
-    let mut hosts = Hosts::none()?;
+    let (mut hosts, mut addresses) = (Hosts::none()?, HashSet::new());
     for url in &args.connect {
         let client = DaemonClient::new(url, args.ca_file.as_deref(), password.as_deref())?;
+        if !addresses.insert(client.address()) {
+            bail!("{url}: this daemon is given twice; name each daemon once");
+        }
         hosts.add(Some(client.name()), args.interval, || Ok(DaemonSource(client)))?;
     }
     Ok(if wait_for_answers(&mut hosts, signals)? { Some(hosts) } else { None })
@@ -60,6 +64,10 @@ impl HostSource for DaemonSource {
             reading_of_answer(&answer)
                 .map_err(|error| format!("{}: its answer is not a snapshot: {error}", client.name()))
         }))
+    }
+
+    fn is_readable(&self) -> bool {
+        true
     }
 
     fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()> {

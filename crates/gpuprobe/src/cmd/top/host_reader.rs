@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::session::probes::probe_budget::MOST_LATE;
 use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::view::{LiveView, Reading, View};
 use nix::errno::Errno;
@@ -25,6 +26,9 @@ pub(super) trait HostSource {
 
     /// Reads the host. A host that does not answer is no error: it may answer later.
     fn read(&mut self) -> Result<Answer>;
+
+    /// Whether a reading has whole figures now. In the middle of a sampled stratum it has not.
+    fn is_readable(&self) -> bool;
 
     /// Waits at most this long, or until there is something to read from the descriptor.
     fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()>;
@@ -135,7 +139,7 @@ fn read_until_stopped(
     let mut due = Instant::now();
     loop {
         let now = Instant::now();
-        if now >= due {
+        if now >= due && (source.is_readable() || now >= due + MOST_LATE) {
             let retired = std::mem::take(&mut locked(&to.state).retired);
             drop(retired);
             let frame = source.read()?.map(|reading| {
@@ -146,7 +150,9 @@ fn read_until_stopped(
             to.news.report();
             due = now + interval.max(now.elapsed().saturating_mul(ONE_OF));
         }
-        source.wait(stopped.as_fd(), due.saturating_duration_since(Instant::now()))?;
+        let now = Instant::now();
+        let next = if now < due { due } else { due + MOST_LATE };
+        source.wait(stopped.as_fd(), next.saturating_duration_since(now))?;
         if is_closed(stopped)? {
             return Ok(());
         }

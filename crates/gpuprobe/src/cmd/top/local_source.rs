@@ -109,6 +109,10 @@ impl HostSource for LocalSource {
         Ok(Ok(reading_of(&snapshot)?))
     }
 
+    fn is_readable(&self) -> bool {
+        self.observer.probes.is_between_strata()
+    }
+
     fn wait(&mut self, stop: BorrowedFd<'_>, most: Duration) -> Result<()> {
         let mut others = self.watch.fds();
         others.push(stop);

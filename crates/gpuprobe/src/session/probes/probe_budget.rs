@@ -17,6 +17,8 @@ use super::helper_commands;
 use super::probe_set::Probes;
 use crate::terminal::notes::note;
 
+/// A reading waits at most this long for the end of a stratum of sampled functions.
+pub(crate) const MOST_LATE: Duration = Duration::from_secs(5);
 /// How often calls are checked against the budget while nothing is sampled.
 const CHECK_EVERY_NS: u64 = 250_000_000;
 /// The length of a turn.
@@ -319,10 +321,10 @@ impl Probes {
         let least = WORTH_A_NOTE * budget.report(0).share.unwrap_or(0.0);
         for (function, (process, share)) in costs.into_iter().filter(|(_, (_, share))| *share >= least) {
             note!(
-                "gpuprobe: {} is sampled, now 1/{weight} of the time: its calls take {:.1}% of the time of process {}, over the budget",
+                "gpuprobe: {} is sampled, now 1/{weight} of the time: to count all its calls would cost process {} {:.1}% of its time",
                 catalogue().get(function).map_or("?", |f| f.name),
-                share * 100.0,
-                process.tgid
+                process.tgid,
+                share * 100.0
             );
         }
     }
