@@ -61,6 +61,11 @@ impl DaemonClient {
         self.server.name()
     }
 
+    /// The host, the port and the prefix, by which two URLs of one daemon are recognized.
+    pub fn address(&self) -> String {
+        format!("{}{}", self.server.name().to_ascii_lowercase(), self.server.path())
+    }
+
     /// The body of `/api/snapshot`.
     pub fn snapshot(&self) -> Result<Bytes, ClientError> {
         self.get("/api/snapshot")
@@ -89,11 +94,18 @@ impl DaemonClient {
         let answer = self.server.answer(request, MOST_BYTES).await?;
         match answer.status {
             StatusCode::OK => answer.body,
+            StatusCode::UNAUTHORIZED if self.authorization.is_some() => {
+                Err(ClientError::new("it does not accept this user and password"))
+            }
             StatusCode::UNAUTHORIZED => Err(ClientError::new(
                 "it requires a user and a password: http://user@host and --password-file",
             )),
-            StatusCode::NOT_FOUND => {
-                Err(ClientError(format!("it is not a gpuprobe daemon: it has no {path}")))
+            StatusCode::NOT_FOUND => Err(ClientError(format!(
+                "it has no {}{path}: it is not a gpuprobe daemon, or the URL lacks the prefix of a proxy or has a wrong one",
+                self.server.path()
+            ))),
+            StatusCode::BAD_REQUEST if !self.server.has_tls() => {
+                Err(ClientError::new("it answers 400 Bad Request: if it serves TLS, use https://"))
             }
             status => Err(ClientError(format!("it answers {status}"))),
         }

@@ -1,6 +1,7 @@
 //! A server and how to reach it.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{CertificateError, ClientConfig, Error as TlsError, RootCertStore};
 
 const SYSTEM_CERTIFICATES: [&str; 2] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
@@ -53,7 +54,14 @@ pub(crate) struct Server {
     host: String,
     port: u16,
     path: String,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    tls: Option<Tls>,
+}
+
+struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+    /// The option that names a file of certificates.
+    option: &'static str,
 }
 
 impl fmt::Debug for Server {
@@ -86,6 +94,9 @@ impl Server {
         if has_port && uri.port_u16().is_none_or(|port| port == 0) {
             return Err(wrong("its port is not a number from 1 to 65535"));
         }
+        if uri.query().is_some() {
+            return Err(wrong("it has a query"));
+        }
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let tls = if is_tls { Some(connector(&host, certificates)?) } else { None };
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -102,6 +113,10 @@ impl Server {
         }
     }
 
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// The path of the URL, without a slash at its end.
     pub(crate) fn path(&self) -> &str {
         &self.path
@@ -113,11 +128,16 @@ impl Server {
         request: Request<Body>,
         most_bytes: usize,
     ) -> Result<Answer, ClientError> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(ClientError::new)?;
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
+        let stream = stream.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => ClientError::new("connection refused: nothing listens there"),
+            _ => ClientError::new(error),
+        })?;
         match &self.tls {
             None => self.exchange(stream, request, most_bytes).await,
-            Some((connector, name)) => {
-                let stream = connector.connect(name.clone(), stream).await.map_err(ClientError::new)?;
+            Some(tls) => {
+                let stream = tls.connector.connect(tls.name.clone(), stream).await;
+                let stream = stream.map_err(|error| tls_error(&error, tls.option))?;
                 self.exchange(stream, request, most_bytes).await
             }
         }
@@ -151,10 +171,27 @@ impl Server {
     }
 }
 
-fn connector(
-    host: &str,
-    certificates: Certificates<'_>,
-) -> Result<(TlsConnector, ServerName<'static>), ClientError> {
+/// Why there is no connection with TLS, and what to do.
+fn tls_error(error: &io::Error, option: &str) -> ClientError {
+    let Some(cause) = error.get_ref().and_then(|cause| cause.downcast_ref::<TlsError>()) else {
+        return ClientError::new(error);
+    };
+    match cause {
+        TlsError::InvalidMessage(_) => ClientError::new("it does not speak TLS: use http://"),
+        TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => ClientError(format!(
+            "its certificate is signed by none that is known: give its authority's with {option}"
+        )),
+        // webpki knows no other way to say it
+        TlsError::InvalidCertificate(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            ClientError::new(
+                "its certificate is that of an authority: make one for a server, with basicConstraints=CA:FALSE",
+            )
+        }
+        _ => ClientError::new(cause),
+    }
+}
+
+fn connector(host: &str, certificates: Certificates<'_>) -> Result<Tls, ClientError> {
     let Certificates { file: given, option } = certificates;
     let file = given.or_else(|| SYSTEM_CERTIFICATES.iter().map(Path::new).find(|path| path.exists()));
     let Some(file) = file else {
@@ -180,7 +217,7 @@ fn connector(
         .with_root_certificates(roots)
         .with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).map_err(ClientError::new)?;
-    Ok((TlsConnector::from(Arc::new(config)), name))
+    Ok(Tls { connector: TlsConnector::from(Arc::new(config)), name, option })
 }
 
 #[cfg(test)]
@@ -191,6 +228,11 @@ mod tests {
         let certificates = Certificates { file: None, option: "--ca-file" };
         let server = Server::new(url, "http://host:9000", certificates);
         server.map(|(server, _)| server.port).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_query_is_refused_because_it_would_not_be_sent() {
+        assert!(port("http://host:4318?x=1").is_err_and(|error| error.contains("query")));
     }
 
     #[test]
