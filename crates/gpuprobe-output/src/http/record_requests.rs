@@ -9,7 +9,7 @@ use axum::http::header::{ALLOW, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
 /// A request is far shorter.
@@ -179,7 +179,9 @@ fn parse(body: &[u8]) -> Result<RecordRequest, String> {
     if body.trim_ascii().is_empty() {
         return Ok(RecordRequest::default());
     }
-    serde_json::from_slice(body)
+    // from an array, serde would fill the fields by their order
+    serde_json::from_slice::<Map<String, Value>>(body)
+        .and_then(|object| serde_json::from_value(Value::Object(object)))
         .map_err(|error| format!("not a request such as {{\"pid\": 1234, \"seconds\": 5}}: {error}"))
 }
 

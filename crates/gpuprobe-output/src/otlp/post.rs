@@ -61,6 +61,14 @@ pub struct Receiver {
     timeout: Duration,
 }
 
+/// What follows the receiver's URL.
+fn path(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Metrics => "/v1/metrics",
+        Signal::Logs => "/v1/logs",
+    }
+}
+
 /// The result of sending a request once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -78,6 +86,10 @@ impl Receiver {
         refuse_password(url, "--otlp-headers-file")?;
         let certificates = Certificates { file: ca_file, option: "--otlp-ca-file" };
         let (server, user) = Server::new(url, "http://host:4318", certificates)?;
+        if [Signal::Metrics, Signal::Logs].iter().any(|signal| server.path().ends_with(path(*signal))) {
+            let why = "give the URL without /v1/metrics or /v1/logs, which are added";
+            return Err(ClientError::new(format!("{url}: {why}")));
+        }
         match user {
             Some(_) => {
                 let why = "a user in it is not used: give an Authorization header with --otlp-headers-file";
@@ -125,11 +137,7 @@ impl Receiver {
     }
 
     fn request(&self, payload: &Payload) -> Result<Request<Body>, ClientError> {
-        let path = match payload.signal {
-            Signal::Metrics => "v1/metrics",
-            Signal::Logs => "v1/logs",
-        };
-        let mut request = Request::post(format!("{}/{path}", self.server.path()))
+        let mut request = Request::post(format!("{}{}", self.server.path(), path(payload.signal)))
             .header(USER_AGENT, concat!("gpuprobe/", env!("CARGO_PKG_VERSION")));
         for (name, value) in &self.headers.0 {
             request = request.header(name, value);

@@ -17,13 +17,13 @@ use toml::de::{DeTable, DeValue};
 
 use super::daemon_args::DaemonArgs;
 use super::on_demand_args::OnDemandArgs;
+use super::otlp_args::OtlpArgs;
 
 /// Read if it exists and --config does not name another.
 const DEFAULT_FILE: &str = "/etc/gpuprobe/gpuprobe.toml";
 /// Options that make sense only on the command line.
 const NOT_IN_A_FILE: [&str; 3] = ["config", "help", "version"];
 /// The argument of --record-dir.
-const RECORD_DIR: &str = "dir";
 /// If one of these is on the command line, the file sets none of them.
 const FEATURES: [&str; 3] = ["memleak", "cudatrace", "bandwidth-util"];
 
@@ -36,7 +36,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     let given = command().try_get_matches_from(&words)?;
     let named = given.get_one::<PathBuf>("config").cloned();
     let Some(file) = named.or_else(file) else {
-        check_recordings(&given)?;
+        check_together(&given)?;
         return Ok(DaemonArgs::from_arg_matches(&given)?);
     };
     require_trusted(&file)?;
@@ -47,7 +47,7 @@ pub(crate) fn read(words: &[OsString]) -> Result<DaemonArgs> {
     let more = of_file(&text, &given).map_err(|error| wrong(&format!("{error:#}")))?;
     let all = command().try_get_matches_from(words.into_iter().chain(more));
     let all = all.map_err(|error| wrong(&first_line(&error)))?;
-    check_recordings(&all)?;
+    check_together(&all)?;
     Ok(DaemonArgs { config: Some(file), ..DaemonArgs::from_arg_matches(&all)? })
 }
 
@@ -77,17 +77,26 @@ fn command() -> Command {
     DaemonArgs::augment_args(Command::new("gpuprobe"))
 }
 
-/// Refuses settings of recordings if there are none. One of them may be in the file and the other on the command line.
-fn check_recordings(all: &ArgMatches) -> Result<()> {
+/// Refuses settings of recordings and of OTLP if there are none, and contradictory ones. One of them may be in the file and
+/// the other on the command line.
+fn check_together(all: &ArgMatches) -> Result<()> {
     let is_set = |arg: &Arg| all.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-    let command = OnDemandArgs::augment_args(Command::new("gpuprobe"));
-    let mut set = command.get_arguments().filter(|arg| is_set(arg)).filter_map(Arg::get_long);
-    if all.get_one::<PathBuf>(RECORD_DIR).is_none()
-        && let Some(option) = set.next()
-    {
-        bail!(
-            "--{option} does nothing without --record-dir: name a directory for recordings with --record-dir"
-        );
+    let named = Command::new("gpuprobe");
+    for (command, main, what) in [
+        (OnDemandArgs::augment_args(named.clone()), "record-dir", "name a directory for recordings"),
+        (OtlpArgs::augment_args(named), "otlp", "name a receiver"),
+    ] {
+        let set: Vec<_> =
+            command.get_arguments().filter(|arg| is_set(arg)).filter_map(Arg::get_long).collect();
+        if let Some(option) = set.first()
+            && !set.contains(&main)
+        {
+            bail!("--{option} does nothing without --{main}: {what} with --{main}");
+        }
+    }
+    let args = OnDemandArgs::from_arg_matches(all)?;
+    if args.time > args.time_limit && all.value_source("time") == Some(ValueSource::CommandLine) {
+        bail!("--record-time is longer than --record-time-limit: give a longer limit, or less time");
     }
     Ok(())
 }
@@ -231,6 +240,17 @@ mod tests {
     }
 
     #[test]
+    fn settings_of_otlp_need_a_receiver_and_a_recording_is_within_its_limit() {
+        let error = |options: &[&str]| with_file("", options).unwrap_err().to_string();
+        let without = "--otlp-interval does nothing without --otlp: ";
+        assert!(error(&["--otlp-interval", "5s"]).starts_with(without));
+        with_file("otlp = \"http://h:4318\"", &["--otlp-interval", "5s"]).unwrap();
+        let both = ["--record-dir", "/d", "--record-time", "8s", "--record-time-limit", "5s"];
+        assert!(error(&both).contains("longer than --record-time-limit"));
+        with_file("", &["--record-dir", "/d", "--record-time-limit", "5s"]).unwrap();
+    }
+
+    #[test]
     fn the_settings_of_the_package_are_valid_and_open_nothing_to_other_hosts() {
         let packaged = include_str!("../../../../packaging/gpuprobe.toml");
         let set = with_file(packaged, &[]).unwrap();
@@ -240,8 +260,9 @@ mod tests {
         let examples =
             packaged.lines().filter_map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')));
         for example in examples {
-            // some are of use only with a directory for recordings
-            assert!(with_file(example, &["--record-dir", "/d"]).is_ok(), "{example}");
+            // some are of use only with a directory for recordings, or a receiver
+            let set = with_file(example, &["--record-dir", "/d", "--otlp", "http://h:4318"]);
+            assert!(set.is_ok(), "{example}");
         }
     }
 
