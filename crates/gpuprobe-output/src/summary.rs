@@ -5,9 +5,9 @@ mod function_table;
 mod gpu_op_tables;
 mod gpu_time_tables;
 mod idle_tables;
-mod incomplete;
 mod kmod_tables;
 pub(crate) mod layout;
+mod quality;
 pub(crate) mod rank_tables;
 mod site_tables;
 
@@ -20,9 +20,9 @@ use gpuprobe_event::counters::CopyDirection;
 use gpuprobe_event::driver::xid;
 use gpuprobe_event::{Class, MemoryBySite, TensorSource, TensorSummary, catalogue};
 
-use self::incomplete::{Incomplete, marked};
 pub use self::layout::SummaryOptions;
 use self::layout::{NameTable, heading, line, name, wrapped};
+use self::quality::{Qualities, Quality, marked};
 use crate::kernel_name::short_name;
 use crate::out_of_memory;
 use crate::sampled::{recorded_mark_of_classes, sampled_lines};
@@ -38,29 +38,29 @@ pub(crate) const AFTER_TEARDOWN: &str = "at exit, after CUDA had shut down (no f
 
 /// The summary as text. Empty sections are omitted, but losses are always stated.
 pub fn summary(report: &SummaryReport, options: &SummaryOptions) -> String {
-    let incomplete = Incomplete::of(report);
+    let qualities = Qualities::of(report);
     let mut out = warnings(report);
     out.push_str(&classic(report));
     out.push_str(&wrapped(&header(report), options.width));
     rank_tables::ranks(&mut out, report.ranks.as_deref(), &report.collectives, options);
-    function_table::functions(&mut out, report, options, incomplete.calls);
-    gpu_op_tables::launches(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
-    gpu_op_tables::copies(&mut out, &report.gpu_ops, options, incomplete.gpu_ops);
-    site_tables::tables(&mut out, &report.calls_by_site, options, incomplete.gpu_ops);
-    idle_tables::idle(&mut out, report, options, incomplete.gpu_ops);
-    gpu_time_tables::tables(&mut out, &report.gpu_time, options, incomplete.gpu_time);
+    function_table::functions(&mut out, report, options, qualities.calls);
+    gpu_op_tables::launches(&mut out, &report.gpu_ops, options, qualities.launches);
+    gpu_op_tables::copies(&mut out, &report.gpu_ops, options, qualities.copies);
+    site_tables::tables(&mut out, &report.calls_by_site, options, qualities.gpu_ops);
+    idle_tables::idle(&mut out, report, options, qualities.gpu_ops);
+    gpu_time_tables::tables(&mut out, &report.gpu_time, options, qualities.gpu_time);
     kmod_tables::tables(&mut out, &report.driver, options);
-    collective_tables::collectives(&mut out, &report.collectives, options, incomplete.calls);
+    collective_tables::collectives(&mut out, &report.collectives, options, qualities.calls);
     gpu_op_tables::advised(&mut out, &report.advice);
-    memory(&mut out, &report.memory, options, incomplete.memory);
-    let title = marked("memory live at the end, by call site", incomplete.memory_by_site);
+    memory(&mut out, &report.memory, options, qualities.memory);
+    let title = marked("memory live at the end, by call site", qualities.memory_by_site);
     memory_by_site(&mut out, &report.memory_by_site, [&title, "allocations"], options);
-    tensors(&mut out, &report.tensors, options, incomplete.memory_by_site);
+    tensors(&mut out, &report.tensors, options, qualities.memory_by_site);
     slowest(&mut out, report, options);
-    errors(&mut out, &report.errors, options, incomplete.calls);
+    errors(&mut out, &report.errors, options, qualities.calls);
     gpu_errors(&mut out, report);
     out_of_memory_errors(&mut out, report);
-    processes(&mut out, &report.processes, options, incomplete.calls);
+    processes(&mut out, &report.processes, options, qualities.calls);
     losses(&mut out, report);
     out
 }
@@ -179,7 +179,8 @@ fn header(report: &SummaryReport) -> String {
         format!(", {errors}{teardown}, {} in calls", duration(report.outermost_ns))
     };
     format!(
-        "{}{nested} in {} over {}{results}\n",
+        "{}{}{nested} in {} over {}{results}\n",
+        recorded_mark_of_classes(&report.sampled, &[]),
         count(report.outermost_calls, "call", "calls"),
         count(report.processes.len() as u64, "process", "processes"),
         duration(report.span_ns()),
@@ -212,11 +213,11 @@ fn slowest(out: &mut String, report: &SummaryReport, options: &SummaryOptions) {
     table.write(out, options);
 }
 
-fn memory(out: &mut String, memory: &MemorySummary, options: &SummaryOptions, is_incomplete: bool) {
+fn memory(out: &mut String, memory: &MemorySummary, options: &SummaryOptions, quality: Quality) {
     if *memory == MemorySummary::default() {
         return;
     }
-    let mut table = NameTable::new(&[&marked("memory", is_incomplete), "allocations", "bytes"], &[], &[]);
+    let mut table = NameTable::new(&[&marked("memory", quality), "allocations", "bytes"], &[], &[]);
     let mut row = |what: String, total: Total| {
         if total.count > 0 {
             table.push(vec![what, total.count.to_string(), bytes(total.bytes)]);
@@ -270,7 +271,7 @@ fn memory_by_site(out: &mut String, memory: &MemoryBySite, titles: [&str; 2], op
 }
 
 /// Tensors of frameworks at the end: by GPU, and by call site.
-fn tensors(out: &mut String, tensors: &TensorSummary, options: &SummaryOptions, is_incomplete: bool) {
+fn tensors(out: &mut String, tensors: &TensorSummary, options: &SummaryOptions, quality: Quality) {
     if !tensors.gpus.is_empty() {
         let titles = ["tensors at the end, by GPU", "reserved", "in use", "cached", "fragmented"];
         let mut table = NameTable::new(&titles, &[], &[]);
@@ -292,15 +293,15 @@ fn tensors(out: &mut String, tensors: &TensorSummary, options: &SummaryOptions, 
         out.push('\n');
         table.write(out, options);
     }
-    let title = marked("tensors live at the end, by call site", is_incomplete);
+    let title = marked("tensors live at the end, by call site", quality);
     memory_by_site(out, &tensors.by_site, [&title, "tensors"], options);
 }
 
 /// Failures, and apart from them the calls that came after CUDA had shut down.
-fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, is_incomplete: bool) {
+fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, quality: Quality) {
     let (teardown, failures): (Vec<_>, Vec<_>) = errors.iter().partition(|error| error.is_teardown());
     if !failures.is_empty() {
-        let titles = [&marked("errors", is_incomplete), "calls", "error", ""];
+        let titles = [&marked("errors", quality), "calls", "error", ""];
         let mut table = NameTable::new(&titles, &["error", ""], &[""]);
         for e in failures.iter().take(options.most()) {
             let inner = match (e.outermost, e.count - e.outermost) {
@@ -329,7 +330,7 @@ fn errors(out: &mut String, errors: &[ErrorCount], options: &SummaryOptions, is_
     }
 }
 
-fn processes(out: &mut String, processes: &[ProcessSummary], options: &SummaryOptions, is_incomplete: bool) {
+fn processes(out: &mut String, processes: &[ProcessSummary], options: &SummaryOptions, quality: Quality) {
     if processes.is_empty() {
         return;
     }
@@ -342,9 +343,9 @@ fn processes(out: &mut String, processes: &[ProcessSummary], options: &SummaryOp
     if let [p] = processes {
         let calls = count(p.calls, "call", "calls");
         let text = format!("process {} {}: {calls}, {}", p.pid, name(&p.name), end(p));
-        return heading(out, &marked(&text, is_incomplete));
+        return heading(out, &marked(&text, quality));
     }
-    let titles = [&marked("process", is_incomplete), "pid", "calls", "end"];
+    let titles = [&marked("process", quality), "pid", "calls", "end"];
     let mut table = NameTable::new(&titles, &["end"], &[]);
     for p in processes.iter().take(options.most()) {
         table.push(vec![name(&p.name), p.pid.to_string(), p.calls.to_string(), end(p)]);
@@ -387,7 +388,7 @@ mod tests {
             ..MemorySummary::default()
         };
         let mut out = String::new();
-        memory(&mut out, &summary, &SummaryOptions::default(), false);
+        memory(&mut out, &summary, &SummaryOptions::default(), Quality::Exact);
         let lines: Vec<_> =
             out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         let expected = [

@@ -2,8 +2,8 @@
 
 use gpuprobe_analysis::Collectives;
 
-use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line, wrapped};
+use super::quality::{Quality, marked};
 use crate::collective_text::{collective_sentences, communicator_name, functions, made_by_each};
 use crate::units::count;
 
@@ -14,14 +14,14 @@ pub(super) fn collectives(
     out: &mut String,
     collectives: &Collectives,
     options: &SummaryOptions,
-    is_incomplete: bool,
+    quality: Quality,
 ) {
     if collectives.is_empty() {
         return;
     }
     let all = &collectives.communicators;
     let (shown, more) = all.split_at(all.len().min(options.few()));
-    let titles = [&marked("collectives", is_incomplete), "of each rank", "calls"];
+    let titles = [&marked("collectives", quality), "of each rank", "calls"];
     let mut table = NameTable::new(&titles, &["calls"], &["calls"]);
     for communicator in shown {
         let name = communicator_name(communicator);

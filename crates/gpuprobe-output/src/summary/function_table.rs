@@ -3,8 +3,8 @@
 use gpuprobe_analysis::{FunctionSummary, SummaryReport, TreeRow};
 use gpuprobe_event::trace::SampledCalls;
 
-use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line, name};
+use super::quality::{Quality, marked};
 use crate::sampled::recorded_mark;
 use crate::units::{bytes, count, duration};
 
@@ -15,7 +15,7 @@ pub(super) fn functions(
     out: &mut String,
     report: &SummaryReport,
     options: &SummaryOptions,
-    is_incomplete: bool,
+    quality: Quality,
 ) {
     if report.call_tree.is_empty() {
         return;
@@ -28,17 +28,12 @@ pub(super) fn functions(
     let returned: Vec<_> = rows.iter().copied().filter(|row| row.function.calls > 0).collect();
     let mut more = Vec::new();
     if !returned.is_empty() {
-        let titles = [
-            &marked("function", is_incomplete),
-            "calls",
-            "errors",
-            "total",
-            "mean",
-            "p50",
-            "p99",
-            "max",
-            "bytes",
-        ];
+        // single rows say whether they are estimates
+        let title = match quality {
+            Quality::Estimated => "function".to_owned(),
+            quality => marked("function", quality),
+        };
+        let titles = [&title, "calls", "errors", "total", "mean", "p50", "p99", "max", "bytes"];
         let mut table = NameTable::new(&titles, &[], &["p50", "mean", "p99"]);
         let mut outermost = 0;
         for row in returned {

@@ -4,26 +4,26 @@ use gpuprobe_analysis::copies::effective;
 use gpuprobe_analysis::{Advice, CudaKernelLaunches, GpuOps};
 use gpuprobe_event::counters::{CopyDirection, CopyTotals, HostMemory, LATENCY_BUCKETS};
 
-use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, heading, line, name};
+use super::quality::{Quality, marked};
 use crate::gpu_op_text::{evidence, graphs, more_kernels};
 use crate::kernel_name::short_names;
 use crate::units::{bytes, duration};
 
-pub(super) fn launches(out: &mut String, ops: &GpuOps, options: &SummaryOptions, is_incomplete: bool) {
+pub(super) fn launches(out: &mut String, ops: &GpuOps, options: &SummaryOptions, quality: Quality) {
     let graphs = graphs(&ops.graphs);
     if ops.kernels.is_empty() && graphs.is_empty() {
         return;
     }
     out.push('\n');
     if ops.kernels.is_empty() {
-        out.push_str(&marked("CUDA kernel", is_incomplete));
+        out.push_str(&marked("CUDA kernel", quality));
         out.push('\n');
     }
     let (shown, more) = ops.kernels.split_at(ops.kernels.len().min(options.most()));
     if !shown.is_empty() {
         let titles = [
-            &marked("CUDA kernel", is_incomplete),
+            &marked("CUDA kernel", quality),
             "launches",
             "in graphs",
             "failed",
@@ -84,13 +84,13 @@ fn range((least, most): ([u32; 3], [u32; 3])) -> String {
     if least == most { text(least) } else { format!("{}..{}", text(least), text(most)) }
 }
 
-pub(super) fn copies(out: &mut String, ops: &GpuOps, options: &SummaryOptions, is_incomplete: bool) {
+pub(super) fn copies(out: &mut String, ops: &GpuOps, options: &SummaryOptions, quality: Quality) {
     let is_fill = |copy: &&CopyTotals| copy.direction == CopyDirection::Fill;
     if ops.copies.is_empty() {
         return;
     }
     let (fills, copies): (Vec<_>, Vec<_>) = ops.copies.iter().partition(is_fill);
-    let titles = [&marked("copies and memsets", is_incomplete), "calls", "bytes", "bandwidth", "sizes"];
+    let titles = [&marked("copies and memsets", quality), "calls", "bytes", "bandwidth", "sizes"];
     let mut table = NameTable::new(&titles, &["sizes"], &["sizes"]);
     copies.iter().chain(&fills).for_each(|copy| table.push(copy_cells(copy)));
     out.push('\n');

@@ -2,15 +2,15 @@
 
 use gpuprobe_analysis::gpu_time::{AgentSummary, GpuTime, KernelTime};
 
-use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, heading, line, name};
+use super::quality::{Quality, marked};
 use crate::gpu_time_text::{agent, copy_bandwidth, copy_name, host, queueing, range_name, unmatched};
 use crate::kernel_name::short_names;
 use crate::kmod_text::per_cent;
 use crate::units::{bytes, count, duration};
 
-pub(super) fn tables(out: &mut String, time: &GpuTime, options: &SummaryOptions, is_incomplete: bool) {
-    kernels(out, time, options, is_incomplete);
+pub(super) fn tables(out: &mut String, time: &GpuTime, options: &SummaryOptions, quality: Quality) {
+    kernels(out, time, options, quality);
     busy(out, time, options);
     idle(out, time, options);
     copies(out, time, options);
@@ -18,7 +18,7 @@ pub(super) fn tables(out: &mut String, time: &GpuTime, options: &SummaryOptions,
     agents(out, &time.agents, options);
 }
 
-fn kernels(out: &mut String, time: &GpuTime, options: &SummaryOptions, is_incomplete: bool) {
+fn kernels(out: &mut String, time: &GpuTime, options: &SummaryOptions, quality: Quality) {
     if time.executions == 0 {
         return;
     }
@@ -28,7 +28,7 @@ fn kernels(out: &mut String, time: &GpuTime, options: &SummaryOptions, is_incomp
     rows.sort_by_key(|(row, _)| std::cmp::Reverse(row.total_ns));
     let (shown, more) = rows.split_at(rows.len().min(options.most()));
     if !shown.is_empty() {
-        let title = marked("GPU time by CUDA kernel", is_incomplete);
+        let title = marked("GPU time by CUDA kernel", quality);
         let titles = [&title, "executions", "total", "of GPU time", "mean", "p50", "p99", "max"];
         let mut table = NameTable::new(&titles, &[], &["p50", "p99", "max"]);
         for (row, name) in shown {

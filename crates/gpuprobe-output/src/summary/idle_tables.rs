@@ -3,8 +3,8 @@
 use gpuprobe_analysis::SummaryReport;
 use gpuprobe_event::Class;
 
-use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line};
+use super::quality::{Quality, marked};
 use crate::gpu_op_text::stream;
 use crate::kmod_text::per_cent;
 use crate::sampled::recorded_mark_of_classes;
@@ -13,7 +13,7 @@ use crate::units::{count, duration};
 /// Functions that end the idle time of a stream, or begin it.
 const SUBMITTING: [Class; 5] = [Class::Launch, Class::GraphLaunch, Class::Memcpy, Class::Memset, Class::Sync];
 
-pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOptions, is_incomplete: bool) {
+pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOptions, quality: Quality) {
     if report.idle.streams.is_empty() {
         return;
     }
@@ -28,7 +28,7 @@ pub(super) fn idle(out: &mut String, report: &SummaryReport, options: &SummaryOp
     let streams = &report.idle.streams;
     let (shown, more) = streams.split_at(streams.len().min(options.few()));
     let titles = [
-        &marked("idle streams (after a wait for them)", is_incomplete),
+        &marked("idle streams (after a wait for them)", quality),
         "times",
         "idle",
         "of recording",

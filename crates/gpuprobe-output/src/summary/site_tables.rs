@@ -2,21 +2,21 @@
 
 use gpuprobe_analysis::{CallsBySite, SiteCalls};
 
-use super::incomplete::marked;
 use super::layout::{NameTable, SummaryOptions, line, name};
+use super::quality::{Quality, marked};
 use crate::units::{count, duration, printable};
 
 /// The call sites with most launches and with most waiting time.
-pub(super) fn tables(out: &mut String, calls: &CallsBySite, options: &SummaryOptions, is_incomplete: bool) {
+pub(super) fn tables(out: &mut String, calls: &CallsBySite, options: &SummaryOptions, quality: Quality) {
     let of_process = |site: &SiteCalls| match calls.has_several_processes() {
         true => format!("{} {}: {}", site.pid, printable(&site.process), name(&site.call_site)),
         false => name(&site.call_site),
     };
-    let title = marked("launches, by call site", is_incomplete);
+    let title = marked("launches, by call site", quality);
     table(out, &[&title, "launches"], &calls.launches, options, |site| {
         vec![of_process(site), site.launches.to_string()]
     });
-    let title = marked("waiting, by call site", is_incomplete);
+    let title = marked("waiting, by call site", quality);
     table(out, &[&title, "calls", "time"], &calls.waits, options, |site| {
         vec![of_process(site), site.waits.to_string(), duration(site.waiting_ns)]
     });

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use gpuprobe_analysis::{Filtered, RecordingFigures, Replay, differences};
 use gpuprobe_capture::terminal_size;
 use gpuprobe_output::diff::{Comparison, diff, diff_json};
+use gpuprobe_output::sampled_lines;
 
 use crate::cli::DiffArgs;
 use crate::terminal::notes::note;
@@ -96,6 +97,10 @@ fn figures(path: &Path, args: &DiffArgs) -> Result<Recorded> {
     let shown = path.display();
     for missing in ending.missing(input.damaged()) {
         note!("{shown}: {missing}");
+    }
+    let sampled = ending.end.iter().flat_map(|end| &end.sampled);
+    for line in sampled_lines(&sampled.cloned().collect::<Vec<_>>()).lines() {
+        note!("{shown}: {line}");
     }
     if let Some(error) = ending.broken {
         return Err(error).with_context(|| format!("cannot compare {shown}"));

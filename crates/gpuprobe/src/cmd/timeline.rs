@@ -5,8 +5,8 @@ use std::io::stdout;
 use anyhow::{Result, bail};
 use gpuprobe_analysis::{Extent, TimelineBuilder};
 use gpuprobe_capture::terminal_size;
-use gpuprobe_output::filter_line;
 use gpuprobe_output::units::seconds;
+use gpuprobe_output::{filter_line, sampled_lines};
 
 use crate::cli::{FilterArgs, TimelineArgs};
 use crate::terminal::notes::note;
@@ -44,6 +44,11 @@ pub(crate) fn run(args: &TimelineArgs) -> Result<u8> {
     }
     if to_ns.is_some_and(|to_ns| to_ns > last_ns) && !has_all_removed {
         note!("{}, and is shown to its end", spans());
+    }
+    let sampled = read.end.as_ref().map(|end| end.sampled.as_slice()).unwrap_or_default();
+    sampled_lines(sampled).lines().for_each(|line| note!("{line}"));
+    if !sampled.is_empty() {
+        note!("calls of these functions are missing from the rows while they had no probes");
     }
     read.missing.iter().for_each(|missing| note!("{missing}"));
     read.broken.map_or(Ok(0), Err)
