@@ -1,5 +1,6 @@
 //! The processes that record for the daemon: the recorder (`__recorder`), and one for each recording (`__record`).
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -9,6 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use gpuprobe_capture::{Tier, drop_privileges_except_for_children};
+use gpuprobe_output::units::grouped;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::unistd::getppid;
@@ -63,6 +65,7 @@ fn make(args: &RecordOneArgs) -> Result<Report> {
         send(&mut io::stdout(), &Report::Begun).ok();
     })?;
     let seconds = begun.elapsed().as_secs_f64();
+    let lost = lost_by_cause(&recorded.end.lost);
     let trace = recorded.end_trace()?;
     fs::rename(&partial, &args.rename).context("cannot rename the complete recording")?;
     let why = match ended_by {
@@ -71,5 +74,25 @@ fn make(args: &RecordOneArgs) -> Result<Report> {
         EndedBy::Size => "it reached the size limit",
         EndedBy::Request => "gpuprobe ended",
     };
-    Ok(Report::Made { bytes: trace.bytes, seconds, why: why.to_owned() })
+    let why = [why, &lost].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
+    Ok(Report::Made { bytes: trace.bytes, seconds, why })
+}
+
+/// What is missing from a recording: `12 lost (ring_full)`.
+fn lost_by_cause(lost: &BTreeMap<String, u64>) -> String {
+    let causes: Vec<_> =
+        lost.iter().map(|(cause, count)| format!("{} lost ({cause})", grouped(*count))).collect();
+    causes.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_named_by_cause() {
+        assert_eq!(lost_by_cause(&BTreeMap::new()), "");
+        let lost = [("disk_full", 240_244), ("ring_full", 1)].map(|(cause, count)| (cause.to_owned(), count));
+        assert_eq!(lost_by_cause(&lost.into()), "240,244 lost (disk_full), 1 lost (ring_full)");
+    }
 }
