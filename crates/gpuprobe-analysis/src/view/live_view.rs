@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use gpuprobe_event::LossCause;
 use gpuprobe_event::gpu_activity::{Part, Traffic};
 use gpuprobe_event::gpu_state::{Clock, THROTTLE_REASONS};
 
@@ -44,6 +45,11 @@ fn push<T>(history: &mut VecDeque<T>, point: T, most: usize) {
         history.pop_front();
     }
     history.push_back(point);
+}
+
+/// Every daemon finds processes that ran before it; totals include processes that are no longer listed.
+fn is_no_loss_of_a_view(cause: &str) -> bool {
+    [LossCause::LateAttach, LossCause::ForgottenEarly].iter().any(|other| other.as_str() == cause)
 }
 
 impl LiveView {
@@ -117,7 +123,10 @@ impl LiveView {
             gpus: reading.gpu_states.gpus.iter().map(|gpu| self.gpu_row(gpu)).collect(),
             processes: self.process_rows(),
             xids: reading.gpu_states.xids.iter().map(xid).collect(),
-            lost: losses.iter().fold(0, |sum, (_, count)| sum.saturating_add(*count)),
+            lost: losses
+                .iter()
+                .filter(|(cause, _)| !is_no_loss_of_a_view(cause))
+                .fold(0, |sum, (_, count)| sum.saturating_add(*count)),
             losses,
             budget: reading.budget.as_ref().and_then(|budget| budget.share),
             estimated: sampled.map(|sampled| sampled.function.clone()).collect(),

@@ -28,7 +28,7 @@ pub struct View {
     pub gpus: Vec<GpuRow>,
     pub processes: Vec<ProcessRow>,
     pub xids: Vec<XidRow>,
-    /// Records and calls that were lost since the start.
+    /// Records and calls that were lost since the start; not processes that ran before it.
     pub lost: u64,
     /// The causes of these, most frequent first.
     pub losses: Vec<(String, u64)>,

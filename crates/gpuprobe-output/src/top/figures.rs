@@ -40,7 +40,15 @@ pub(super) fn growth(per_second: f64) -> String {
         return "0".to_owned();
     }
     let sign = if per_second < 0.0 { '-' } else { '+' };
-    format!("{sign}{}", short_bytes(per_second.abs() as u64))
+    let text = short_bytes(per_second.abs() as u64);
+    // 1018.5KiB and a sign are too wide
+    let text = match text.split_once('.') {
+        Some((whole, fraction)) if whole.len() > 3 => {
+            format!("{whole}{}", fraction.trim_start_matches(|c: char| c.is_ascii_digit()))
+        }
+        _ => text,
+    };
+    format!("{sign}{text}")
 }
 
 /// Bytes without a space: `1.5GiB`.
@@ -88,6 +96,7 @@ mod tests {
         assert_eq!(rates, ["0", "0.2", "10", "1234", "12.3k", "1.5M", "-"]);
         assert_eq!([0.001, 0.05, 0.5, 2.5].map(percent), ["0.1", "5.0", "50", "250"]);
         assert_eq!([0.2, 2048.0, -1048576.0].map(growth), ["0", "+2.0KiB", "-1.0MiB"]);
+        assert_eq!([-1018.5 * 1024.0, 999.5 * 1024.0].map(growth), ["-1018KiB", "+999.5KiB"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::canvas::{Canvas, Ink};
 
 const KEYS: [(&str, &str); 15] = [
     ("Up Down PgUp PgDn", "move; Home and End for the first and the last"),
-    ("Enter", "open the process: kernels, memory by call site, copies, calls, errors"),
+    ("Enter", "open the process: kernels, call sites, copies, calls, errors"),
     ("Esc Backspace", "back; in the overview, show all processes again"),
     ("/", "filter by name, pid, container, pending function or host"),
     ("< >", "sort by the column before or after; or click on a heading"),
@@ -16,14 +16,30 @@ const KEYS: [(&str, &str); 15] = [
     ("Ctrl-Z", "back to the shell, which continues it with fg"),
     ("q Ctrl-C", "quit"),
     ("", ""),
-    ("LIVE GROWTH/s", "memory that is allocated and not freed; red: a call site may leak"),
-    ("CALLS% COST%", "time in CUDA calls, all threads; time that the probes take, with --budget"),
+    ("LIVE GROWTH/s", "memory allocated and not freed; red: a call site may leak"),
+    ("CALLS% COST%", "time in calls, of all threads; of the probes, with --budget"),
 ];
+
+/// The column at which the meanings begin.
+const MEANING: u16 = 19;
 
 pub(super) fn draw(canvas: &mut Canvas<'_>) {
     canvas.text(0, 0, canvas.width(), "gpuprobe top: keys and columns", Ink::Strong);
     for (y, (key, meaning)) in (2..).zip(KEYS) {
-        canvas.text(0, y, 18, key, Ink::Strong);
-        canvas.text(19, y, canvas.width(), meaning, Ink::Plain);
+        canvas.text(0, y, MEANING - 1, key, Ink::Strong);
+        canvas.text(MEANING, y, canvas.width(), meaning, Ink::Plain);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_it_fits_into_80_by_24() {
+        assert!(KEYS.len() + 2 <= 24);
+        for (key, meaning) in KEYS {
+            assert!(key.len() < usize::from(MEANING) && meaning.len() <= 80 - usize::from(MEANING), "{key}");
+        }
     }
 }

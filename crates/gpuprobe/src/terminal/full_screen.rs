@@ -1,21 +1,23 @@
 //! A full-screen view on the terminal. The terminal is restored when the view is dropped, and before a panic is reported.
 
+use std::env;
 use std::io::{self, Stdout, Write};
 use std::os::fd::AsFd;
 use std::sync::Once;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use gpuprobe_capture::terminal_size;
 use gpuprobe_output::top::{Key, take_keys};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
 use ratatui_core::buffer::Buffer;
+use ratatui_core::style::Color;
 use ratatui_core::terminal::Terminal;
 use ratatui_crossterm::CrosstermBackend;
 use ratatui_crossterm::crossterm::cursor::{Hide, Show};
 use ratatui_crossterm::crossterm::execute;
-use ratatui_crossterm::crossterm::style::Print;
+use ratatui_crossterm::crossterm::style::{Print, force_color_output};
 use ratatui_crossterm::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
@@ -46,19 +48,27 @@ pub(crate) struct FullScreen {
     /// Bytes of a key that is not complete yet.
     unread: Vec<u8>,
     size: Option<(u16, u16)>,
+    /// Without NO_COLOR.
+    has_colours: bool,
 }
 
 impl FullScreen {
     /// Covers the terminal.
     pub(crate) fn open() -> Result<Self> {
+        if env::var_os("TERM").is_some_and(|name| name == "dumb") {
+            bail!("this terminal has no screens (TERM=dumb): -b prints frames instead");
+        }
         restore_before_panics();
+        // with NO_COLOR, crossterm turns off all attributes at each colour, also those of the selected line
+        force_color_output(true);
+        let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         enable_raw_mode().context("cannot control the terminal: -b prints frames instead")?;
         store_notes();
         // from here on dropping it restores the terminal
         let screen = Terminal::new(CrosstermBackend::new(io::stdout()));
         let covered = cover();
         match (screen, covered) {
-            (Ok(terminal), Ok(())) => Ok(Self { terminal, unread: Vec::new(), size: None }),
+            (Ok(terminal), Ok(())) => Ok(Self { terminal, unread: Vec::new(), size: None, has_colours }),
             (Err(error), _) | (_, Err(error)) => {
                 restore();
                 Err(error).context("cannot control the terminal: -b prints frames instead")
@@ -84,7 +94,14 @@ impl FullScreen {
 
     /// Draws a frame; only what differs from the last one is written.
     pub(crate) fn draw(&mut self, draw: impl FnOnce(&mut Buffer)) -> Result<()> {
-        self.terminal.draw(|frame| draw(frame.buffer_mut())).context("cannot write to the terminal")?;
+        let has_colours = self.has_colours;
+        let drawn = self.terminal.draw(|frame| {
+            draw(frame.buffer_mut());
+            if !has_colours {
+                frame.buffer_mut().content.iter_mut().for_each(|cell| cell.fg = Color::Reset);
+            }
+        });
+        drawn.context("cannot write to the terminal")?;
         Ok(())
     }
 

@@ -4,14 +4,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The most messages that are stored while a full-screen view covers the terminal.
 const MOST_STORED: usize = 100;
 
-/// Messages that wait until the terminal is free; `None` if it is.
-static STORED: Mutex<Option<VecDeque<String>>> = Mutex::new(None);
+/// How long the last stored message is shown in a full-screen view.
+const SHOWN_FOR: Duration = Duration::from_secs(10);
 
-fn stored() -> MutexGuard<'static, Option<VecDeque<String>>> {
+/// Messages that wait until the terminal is free, with the time of each; `None` if it is.
+static STORED: Mutex<Option<VecDeque<(Instant, String)>>> = Mutex::new(None);
+
+fn stored() -> MutexGuard<'static, Option<VecDeque<(Instant, String)>>> {
     STORED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -21,7 +25,7 @@ pub(crate) fn print_stderr(text: fmt::Arguments<'_>) {
         if notes.len() == MOST_STORED {
             notes.pop_front();
         }
-        notes.push_back(text.to_string());
+        notes.push_back((Instant::now(), text.to_string()));
         return;
     }
     io::stderr().write_fmt(text).ok();
@@ -32,15 +36,17 @@ pub(crate) fn store_notes() {
     stored().get_or_insert_default();
 }
 
-/// The last message that was stored.
+/// The last message that was stored, if that was a moment ago. All are printed when the view ends.
 pub(crate) fn last_stored_note() -> Option<String> {
-    Some(stored().as_ref()?.back()?.trim_end().to_owned())
+    let stored = stored();
+    let (at, note) = stored.as_ref()?.back()?;
+    (at.elapsed() < SHOWN_FOR).then(|| note.trim_end().to_owned())
 }
 
 /// Prints the stored messages, and prints others at once from now on.
 pub(crate) fn print_stored_notes() {
     let notes = stored().take();
-    notes.into_iter().flatten().for_each(|note| print_stderr(format_args!("{note}")));
+    notes.into_iter().flatten().for_each(|(_, note)| print_stderr(format_args!("{note}")));
 }
 
 /// Prints a line on stderr.
