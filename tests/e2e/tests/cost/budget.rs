@@ -104,6 +104,27 @@ fn a_hot_function_is_sampled_and_estimated_within_its_stated_error_while_memory_
 }
 
 #[bpf_test(alone)]
+fn top_reads_whole_strata_so_that_rates_of_a_steady_program_are_steady() {
+    const PER_SECOND: f64 = 40_000.0;
+    let private = Private::new("rates", Cuda::Cuda12);
+    let mut program = Talk::start(Command::new(&private.program).args(["steady", "30"]));
+    let pid = pid_of(&program.json()).to_string();
+    program.go_on();
+    let options = ["top", "--json", "--budget", "2%", "-d", &pid, "-n", "8", "--nvml", "off"];
+    let finished = finish(&mut gpuprobe(&options));
+    assert_eq!(finished.status, 0, "{}", finished.stderr);
+    assert!(finished.stderr.contains(&format!("{HOT} is sampled, now 1/")), "{}", finished.stderr);
+    let rate = |frame: &str| -> Option<f64> {
+        let frame: Value = serde_json::from_str(frame).unwrap();
+        frame["processes"][0]["copies_per_second"].as_f64()
+    };
+    // the first ones are partly from before it was attached and sampled
+    let rates: Vec<f64> = finished.stdout.lines().filter_map(rate).skip(3).collect();
+    assert!(rates.len() >= 4, "{}", finished.stdout);
+    assert!(rates.iter().all(|rate| (rate / PER_SECOND - 1.0).abs() < 0.2), "{rates:?}");
+}
+
+#[bpf_test(alone)]
 fn without_a_budget_every_call_is_counted() {
     let private = Private::new("spurt", Cuda::Cuda12);
     let (daemon, mut program, pid) = watched(&private, &[], &[]);
