@@ -227,7 +227,7 @@ function drawHealth(view) {
     ["Memory", orDash(view.own_resident_bytes, bytes)],
     ["Budget", view.budget === null ? "none" : percent(view.budget)],
     ["Estimated", view.estimated.length === 0 ? "nothing" : view.estimated.join(", ")],
-    ["Lost", view.lost === 0 ? "nothing" : causes(view.losses)],
+    ["Lost", view.losses.length === 0 ? "nothing" : causes(view.losses)],
   ];
   const cells = rows.flatMap(([name, value]) => [element("dt", name, "faint"), element("dd", value)]);
   show(byId("health"), cells);
