@@ -6,8 +6,10 @@
 #include "physical_memory.bpf.h"
 #include "objects.bpf.h"
 
-/* the address of the context of a GPU of HIP, besides its number: no address of a program */
-#define GP_DEVICE_CONTEXT (1ULL << 63)
+/*
+ * the address of the context of a GPU of HIP, besides its number: no address of a program, nor GP_OF_DEVICE
+ */
+#define GP_DEVICE_CONTEXT (1ULL << 62)
 
 /* The context that a thread allocates in; 0 if it was made current before the probes were attached. */
 static __always_inline __u64 current_context(const struct gp_thread *thread)
@@ -60,7 +62,8 @@ static __always_inline __u32 device_argument(const struct gp_call *call, const s
  */
 static __always_inline void create_context(struct gp_call *call, __u64 address, __u32 device)
 {
-	__u64 number = new_context(call->instance, call->tgid, address);
+	__u64 before = context_number_at(process_of(call), address);
+	__u64 number = new_context(call->instance, call->tgid, address, before);
 	struct gp_context *row = context_of(number);
 
 	if (row)
@@ -247,7 +250,8 @@ static __always_inline void reset_primary(struct gp_call *call, const struct gp_
 	flags = row->flags;
 	if (!end_context(call, call->detail.ending.context))
 		return;
-	row = context_of(new_context(call->instance, call->tgid, address));
+	row = context_of(
+	    new_context(call->instance, call->tgid, address, context_number_at(process_of(call), address)));
 	if (!row)
 		return;
 	row->references = references;

@@ -92,19 +92,21 @@ static __always_inline __u64 new_context_number(struct gp_process_key process)
 	return number;
 }
 
-/* Assigns a number and a row to the context at an address; 0 if there is no room. */
-GP_GLOBAL_FUNC __u64 new_context(__u64 instance, __u32 tgid, __u64 address)
+/*
+ * Assigns a number and a row to the context at an address, in place of the one with the number `before`; 0
+ * if there is no room. If another thread has assigned one since that was looked up, it is that one.
+ */
+GP_GLOBAL_FUNC __u64 new_context(__u64 instance, __u32 tgid, __u64 address, __u64 before)
 {
 	struct gp_process_key process = {.instance = instance, .tgid = tgid};
 	struct gp_context_key at = context_key(process, address);
-	__u64 number = new_context_number(process), before, *known;
+	__u64 number = new_context_number(process), *known;
 	struct gp_context *succeeded;
 
 	if (!number) {
 		count_loss(GP_LOSS_PROCESSES_FULL);
 		return 0;
 	}
-	before = context_number_at(process, address);
 	if (!before && !bpf_map_update_elem(&addresses, &at, &number, BPF_NOEXIST))
 		return number;
 	/* if two threads do this at once, one wins */
@@ -124,7 +126,7 @@ static __always_inline __u64 known_context(struct gp_process_key process, __u64 
 {
 	__u64 number = context_number_at(process, address);
 
-	return context_of(number) ? number : new_context(process.instance, process.tgid, address);
+	return context_of(number) ? number : new_context(process.instance, process.tgid, address, number);
 }
 
 /*

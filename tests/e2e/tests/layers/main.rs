@@ -9,3 +9,4 @@ mod hooks;
 mod kmod_ioctls;
 mod opencl;
 mod real_cudart;
+mod vendors;

@@ -248,3 +248,37 @@ fn pyopencl_has_its_python_lines() {
         assert_eq!(lines, counts_of(&printed[field]), "{name}");
     }
 }
+
+/// A benchmark of the distribution: it launches one kernel twenty thousand times and says how long a launch takes.
+#[bpf_test]
+fn clpeak_has_a_plausible_summary() {
+    const LAUNCHES: u64 = 20_002;
+    if finish(Command::new("clpeak").arg("--help")).stdout.is_empty() {
+        needs::missing("bpf", "clpeak is not installed");
+        return;
+    }
+    let run = Run::new("clpeak").options(&["--nested", "--rows", "0"]).args(&["--kernel-latency"]);
+    let outcome = run.env("POCL_CACHE_DIR", cache()).outcome();
+    assert_eq!(outcome.finished.status, 0, "{}", outcome.finished.stderr);
+    outcome.trace.assert_whole();
+    let pid = outcome.trace.calls[0].tgid.0;
+    let counts = outcome.trace.counts(pid, Api::OpenCl);
+    let of = |name: &str| counts.get(name).copied().unwrap_or(0);
+    assert_eq!((of("clEnqueueNDRangeKernel"), of("clFinish")), (LAUNCHES, LAUNCHES - 1), "{counts:?}");
+    let work = outcome.trace.work();
+    let kernels: Counts = work.kernels.iter().map(|k| (k.kernel.clone(), k.totals.launches)).collect();
+    assert_eq!(kernels, [("global_bandwidth_v1_local_offset".to_owned(), LAUNCHES)].into());
+    assert_eq!(outcome.trace.live(pid), (0, 0));
+    assert!(outcome.trace.calls.iter().all(|call| !call.failed()));
+    // its time is that from the call to the start of the kernel, which ends before it has waited
+    let said = outcome.finished.stdout.split("Kernel launch latency :").nth(1);
+    let said = said.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
+    let said = said.unwrap_or_else(|| panic!("{}", outcome.finished.stdout));
+    let mean = |name: &str| {
+        let calls = outcome.trace.calls.iter().filter(|call| call.name == name);
+        calls.filter_map(Call::duration_ns).sum::<u64>() as f64 / LAUNCHES as f64 / 1000.0
+    };
+    let (launch, wait) = (mean("clEnqueueNDRangeKernel"), mean("clFinish"));
+    println!("clpeak says {said} us; a launch took {launch:.1} us and a wait {wait:.1} us");
+    assert!(launch / 4.0 < said && said < 2.0 * (launch + wait), "see above");
+}

@@ -19,11 +19,18 @@ const GONE: Duration = Duration::from_secs(2);
 /// The number of tries, because something else may keep the machine busy.
 const TRIES: usize = 5;
 
-/// Stand-ins that no other test uses, with the torture.
-fn folder() -> tempfile::TempDir {
+const CUDA: &str = "libcuda.so.1";
+const HIP: &str = "libamdhip64.so.7";
+
+/// Stand-ins that no other test uses, with the torture of this library.
+fn folder(library: &str) -> tempfile::TempDir {
     let folder = fixtures::folder();
-    let files = ["libcuda.so.1", "libcudart.so.12", "torture"];
-    fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &files);
+    if library == HIP {
+        fixtures::copies(&fixtures::hip(), folder.path(), &[HIP, "torture"]);
+    } else {
+        let files = [CUDA, "libcudart.so.12", "torture"];
+        fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &files);
+    }
     folder
 }
 
@@ -41,32 +48,51 @@ fn next(talk: &mut Talk) -> (Value, Option<Value>) {
     if first["ledger"] == "child" { (talk.json(), Some(first)) } else { (first, None) }
 }
 
-#[bpf_test(tiers, alone)]
-fn every_figure_is_exact(tier: &str) {
+/// By the tier: the options of the daemon, and how long the torture is.
+fn by_tier(tier: &str) -> (Vec<&str>, &'static str) {
     // on perf removing the probes of each function takes a tenth of a second
     let features: &[&str] = if tier == "perf" { &["--memleak"] } else { &[] };
-    let options = [features, &["--attach", tier]].concat();
     // the accounting in BPF is the same code on all tiers: only the best one has the full length
     let operations = if tier == tiers::best() { "500000" } else { "200000" };
-    assert_exact(&options, &["--operations", operations], 20);
+    ([features, &["--attach", tier]].concat(), operations)
+}
+
+#[bpf_test(tiers, alone)]
+fn every_figure_is_exact(tier: &str) {
+    let (options, operations) = by_tier(tier);
+    assert_exact(CUDA, &options, &["--operations", operations], 20);
+}
+
+#[bpf_test(tiers, alone)]
+fn every_figure_of_hip_is_exact(tier: &str) {
+    let (options, operations) = by_tier(tier);
+    assert_exact(HIP, &options, &["--operations", operations], 20);
 }
 
 /// The effect of a call is visible to other threads before it returns: addresses, handles and contexts can be reused
-/// at once.
+/// at once. The stand-in of HIP knows its functions by the names of CUDA.
+const DELAYS: &str = "cuMemFree_v2:20,cuMemFreeAsync:20,cuMemFreeHost:20,cuArrayDestroy:20,\
+    cuMipmappedArrayDestroy:20,cuMemHostUnregister:20,cuMemRelease:20,cuMemUnmap:20,cuCtxDestroy_v2:200,\
+    cuDevicePrimaryCtxRelease_v2:200";
+
 #[bpf_test(alone)]
 fn every_figure_is_exact_if_calls_return_late() {
-    const DELAYS: &str = "cuMemFree_v2:20,cuMemFreeAsync:20,cuMemFreeHost:20,cuArrayDestroy:20,\
-        cuMipmappedArrayDestroy:20,cuMemHostUnregister:20,cuMemRelease:20,cuMemUnmap:20,cuCtxDestroy_v2:200,\
-        cuDevicePrimaryCtxRelease_v2:200";
-    assert_exact(&[], &["--operations", "200000", "--seed", "5", "--delay-after", DELAYS], 4);
+    assert_exact(CUDA, &[], &["--operations", "200000", "--seed", "5", "--delay-after", DELAYS], 4);
 }
 
-fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
-    let folder = folder();
-    let library = shown(folder.path().join("libcuda.so.1"));
-    let mut daemon = Daemon::with(&[options, &["-p", &library]].concat());
+#[bpf_test(alone)]
+fn every_figure_of_hip_is_exact_if_calls_return_late() {
+    assert_exact(HIP, &[], &["--operations", "200000", "--seed", "5", "--delay-after", DELAYS], 4);
+}
+
+fn assert_exact(library: &str, options: &[&str], args: &[&str], pauses: u64) {
+    let folder = folder(library);
+    let path = shown(folder.path().join(library));
+    let mut daemon = Daemon::with(&[options, &["-p", &path]].concat());
     let pauses_given = pauses.to_string();
-    let (mut talk, pid) = torture(&folder, &[&["--pauses", &pauses_given], args].concat());
+    // HIP has no contexts besides those of its devices, which end when a device is reset
+    let without: &[&str] = if library == HIP { &["--without", "contexts,primary"] } else { &[] };
+    let (mut talk, pid) = torture(&folder, &[&["--pauses", &pauses_given], without, args].concat());
     assert_eq!(daemon.scrape().by(LIVE_BYTES, pid, "kind"), BTreeMap::new(), "nothing was called yet");
     let mut children = 0;
     for pause in 1..=pauses {
@@ -83,18 +109,19 @@ fn assert_exact(options: &[&str], args: &[&str], pauses: u64) {
     talk.go_on();
     let last = talk.json();
     assert_eq!(talk.end(), 0, "{}", talk.stderr());
-    assert_was_torture(&last);
+    assert_was_torture(&last, if library == HIP { pauses / 3 * 10 } else { 1000 });
     memory_ledger::assert_ended(&daemon, PATIENCE, &last);
     daemon.talk.signal(Signal::SIGTERM);
     assert_eq!(daemon.talk.end(), 0, "{}", daemon.talk.stderr());
 }
 
-/// Checks that the program used every kind of memory, so that the comparison means something.
-fn assert_was_torture(ledger: &Value) {
+/// Checks that the program used every kind of memory, and that more than a number of each ended with a context, so that
+/// the comparison means something.
+fn assert_was_torture(ledger: &Value, ended: u64) {
     for kind in ["device", "managed", "pinned", "pool", "vmm", "array"] {
         let sums = &ledger["memory"][kind];
         assert!(number(&sums["frees"]) > 1000, "{kind}: {sums}");
-        assert!(kind == "vmm" || number(&sums["ended"]) > 1000, "{kind}: {sums}");
+        assert!(kind == "vmm" || number(&sums["ended"]) > ended, "{kind}: {sums}");
     }
     for field in ["cross_thread_frees", "failed_frees", "unknown_frees", "null_frees", "failed_allocations"] {
         assert!(number(&ledger[field]) > 500, "{field}");
@@ -104,12 +131,12 @@ fn assert_was_torture(ledger: &Value) {
 #[bpf_test(alone)]
 fn allocations_that_do_not_fit_in_a_small_table_are_counted() {
     const ROOM: u64 = 100;
-    let folder = folder();
+    let folder = folder(CUDA);
     // without memory that is freed with a context or by other threads' handles: it is not in the table
     let without = ["--without", "contexts,primary,reset,vmm,fork"];
     let args = [&["--operations", "100000", "--pauses", "3"], &without[..]].concat();
     let (mut talk, pid) = torture(&folder, &args);
-    let library = shown(folder.path().join("libcuda.so.1"));
+    let library = shown(folder.path().join(CUDA));
     let room = ROOM.to_string();
     // only this process: other programs would fill so small a table
     let daemon = Daemon::with(&["-d", &pid.to_string(), "-p", &library, "--max-allocations", &room]);
@@ -139,8 +166,8 @@ fn allocations_that_do_not_fit_in_a_small_table_are_counted() {
 
 #[bpf_test(alone)]
 fn the_gauges_of_a_killed_process_end_and_its_totals_stay() {
-    let folder = folder();
-    let daemon = Daemon::start(&folder.path().join("libcuda.so.1"));
+    let folder = folder(CUDA);
+    let daemon = Daemon::start(&folder.path().join(CUDA));
     let took: Vec<Duration> = (0..TRIES)
         .map(|_| time_until_gone(&folder, &daemon))
         .scan(false, |done, took| (!std::mem::replace(done, took < GONE)).then_some(took))
