@@ -1,8 +1,8 @@
 //! Finds the file that is loaded as NVML. Its code runs with our privileges.
 
-use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::{env, io};
 
 use gpuprobe_discover::{Owners, loader_cache, trusted};
 
@@ -30,20 +30,29 @@ pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
     // the loader must not search by name, because it could find a file of another user; this path does not exist
     // either
     let Some(found) = found else { return Ok(Path::new(FOLDERS[0]).join(library).into_os_string()) };
-    match trusted(&found, &Owners::default()) {
-        Ok(file) => Ok(file.into_os_string()),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(format!(
+    trusted_file(&found).map(PathBuf::into_os_string).map_err(|error| {
+        format!(
             "the NVML library {} is not loaded: {error}: only root may be able to write it and its directories; \
              name another one with --nvml, or `off`",
             found.display()
-        )),
+        )
+    })
+}
+
+/// The file at this path. With privileges the error says that another user can change it.
+pub(crate) fn trusted_file(path: &Path) -> io::Result<PathBuf> {
+    if !is_privileged() {
+        return Ok(path.to_owned());
+    }
+    match trusted(path, &Owners::default()) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
         // it does not exist or cannot be read: loading it gives the error message
-        Err(_) => Ok(found.into_os_string()),
+        found => Ok(found.unwrap_or_else(|_| path.to_owned())),
     }
 }
 
 /// The file that the dynamic loader would choose for a name.
-fn find(name: &OsStr, library_path: Option<OsString>) -> Option<PathBuf> {
+pub(crate) fn find(name: &OsStr, library_path: Option<OsString>) -> Option<PathBuf> {
     let listed = library_path.unwrap_or_default();
     let separators = |byte: &u8| matches!(byte, b':' | b';');
     let folders = listed.as_encoded_bytes().split(separators).filter(|folder| !folder.is_empty());
