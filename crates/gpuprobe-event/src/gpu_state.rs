@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(numbers(&[], &[0, 1], &[]), [0, 1]);
         assert_eq!(numbers(&[0, 1], &[0, 1], &[]), [0, 1, 2, 3]);
         assert_eq!(numbers(&[], &[0], &[host(0), host(1)]), [2], "those that NVML cannot read count too");
-        assert_eq!(numbers(&[], &[0], &[host(u8::MAX)]), [], "there is no number left");
+        assert!(numbers(&[], &[0], &[host(u8::MAX)]).is_empty(), "there is no number left");
     }
 
     #[test]

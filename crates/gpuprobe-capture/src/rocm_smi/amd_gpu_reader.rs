@@ -233,7 +233,7 @@ mod tests {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         assert_eq!(processes(folder.path()), [12, 4711]);
-        assert_eq!(processes(Path::new("/nowhere")), []);
+        assert!(processes(Path::new("/nowhere")).is_empty());
     }
 
     /// The library of a distribution on a machine without its GPUs.

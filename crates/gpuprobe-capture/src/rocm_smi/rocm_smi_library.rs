@@ -5,7 +5,7 @@ use std::ffi::{CString, OsStr, OsString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::nvml::nvml_library::{find, trusted_file};
+use crate::host::shared_library::{find, trusted_file};
 
 /// The names of its file. Releases have different ones, and Debian's package again another one.
 const NAMES: [&str; 5] = [
