@@ -10,6 +10,7 @@ import sources
 import tables
 from collect import collect
 from hip import collect_hip
+from level_zero import collect_level_zero
 from opencl import collect_opencl
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,9 @@ DIFF_LINES = 40
 VENDORS = {
     "cuda": lambda cache: tables.all_tables(collect(cache)),
     "hip": lambda cache: tables.all_tables(collect_hip(cache), "hip/", [hip.short for hip in sources.HIP]),
+    "level_zero": lambda cache: tables.all_tables(
+        collect_level_zero(cache), "level_zero/", [version.short for version in sources.LEVEL_ZERO]
+    ),
     "opencl": lambda cache: tables.all_tables(collect_opencl(cache), "opencl/", sources.OPENCL_VERSIONS),
 }
 

@@ -30,6 +30,14 @@ class Hip:
 
 
 @dataclass(frozen=True)
+class LevelZero:
+    """One version of Level Zero: its short name in the tables, and the package with its headers."""
+
+    short: str
+    headers: Package
+
+
+@dataclass(frozen=True)
 class Cuda:
     """One CUDA version: its short name in the tables, and its packages."""
 
@@ -202,3 +210,7 @@ OPENCL_ERRORS = {
     -1092: "CL_EGL_RESOURCE_NOT_ACQUIRED_KHR",
     -1093: "CL_INVALID_EGL_OBJECT_KHR",
 }
+
+LEVEL_ZERO = (LevelZero("1.8", Package("libze-dev", "1.8.12-1", ("include/level_zero/*.h",), debian=True)),)
+LEVEL_ZERO_HEADERS = ("level_zero/ze_api.h",)
+LEVEL_ZERO_STRUCTS = ("ze_group_count_t", "ze_kernel_desc_t", "ze_copy_region_t")

@@ -303,6 +303,10 @@ struct gp_function {
 	struct gp_out out[GP_OUTS];
 	/* if not 0: the call gives a name only if the argument `device` has this value */
 	__u16 named_if;
+	/* if not 0: `name` is a struct, and this is where it points to the name */
+	__u16 name_at;
+	/* a status besides 0 that is an answer, not a failure: "not ready yet" */
+	__u16 answer;
 };
 
 /* The kind of a record, in its first two bytes. */

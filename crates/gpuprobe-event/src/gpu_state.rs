@@ -1,4 +1,4 @@
-//! The state of GPUs as NVML reports it. Values that NVML does not report are `None`, never zero.
+//! The state of GPUs as NVML reports it, and ROCm SMI for AMD's. Values that they do not report are `None`, never zero.
 
 use serde::{Deserialize, Serialize};
 
@@ -218,7 +218,7 @@ pub struct XidCount {
     pub count: u64,
 }
 
-/// All values from NVML.
+/// All values from NVML and ROCm SMI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuReadings {
     /// Whether NVML answers.
@@ -227,11 +227,41 @@ pub struct GpuReadings {
     pub gpus: Vec<GpuState>,
     /// XIDs since gpuprobe started to listen.
     pub xids: Vec<XidCount>,
+    /// AMD's GPUs, which ROCm SMI reports and numbers by itself.
+    pub amd: Vec<GpuState>,
+}
+
+impl GpuReadings {
+    /// Every GPU with its number on the host. Those of AMD follow all others.
+    pub fn numbered(&self, host: &[HostGpu]) -> Vec<(u8, &GpuState)> {
+        let mut all: Vec<_> =
+            self.gpus.iter().filter_map(|gpu| Some((gpu.id.number_among(host)?, gpu))).collect();
+        let taken = host.iter().map(|gpu| gpu.index).chain(all.iter().map(|(number, _)| *number)).max();
+        let first = taken.map_or(Some(0), |number| number.checked_add(1));
+        all.extend(self.amd.iter().filter_map(|gpu| Some((first?.checked_add(gpu.id.index)?, gpu))));
+        all
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gpus_of_amd_are_numbered_after_all_others() {
+        let gpu = |index| GpuState { id: GpuId { index, ..GpuId::default() }, ..GpuState::default() };
+        let pci = PciAddress { domain: 0, bus: 1, device: 0, function: 0 };
+        let host = |index| HostGpu { index, uuid: None, pci, minor: None, is_parted: false };
+        let numbers = |gpus: &[u8], amd: &[u8], host: &[HostGpu]| -> Vec<u8> {
+            let all = |indices: &[u8]| indices.iter().map(|index| gpu(*index)).collect();
+            let readings = GpuReadings { gpus: all(gpus), amd: all(amd), ..GpuReadings::default() };
+            readings.numbered(host).iter().map(|(number, _)| *number).collect()
+        };
+        assert_eq!(numbers(&[], &[0, 1], &[]), [0, 1]);
+        assert_eq!(numbers(&[0, 1], &[0, 1], &[]), [0, 1, 2, 3]);
+        assert_eq!(numbers(&[], &[0], &[host(0), host(1)]), [2], "those that NVML cannot read count too");
+        assert!(numbers(&[], &[0], &[host(u8::MAX)]).is_empty(), "there is no number left");
+    }
 
     #[test]
     fn a_gpu_has_the_number_of_the_host_or_nvmls_number_if_that_is_free() {

@@ -31,8 +31,7 @@ static __always_inline bool has_failed(const struct gp_call *call, const struct 
 
 	if (function->flags & GP_OUTPUT_IS_RESULT && !call->result)
 		return true;
-	/* 600 (CUDA_ERROR_NOT_READY) is an answer, not a failure */
-	return status && status != 600;
+	return status && status != function->answer;
 }
 
 static __always_inline bool is_same_call(const struct gp_call *call, __u64 stack_pointer, __u32 function)

@@ -189,6 +189,9 @@ GP_OWN_FRAME void send_kernel_name(const struct gp_call *call, const struct gp_f
 		address = call->out[0];
 	else
 		argument(call, function->name, &address);
+	if (function->name_at &&
+	    bpf_probe_read_user(&address, sizeof(address), (void *)(address + function->name_at)))
+		return;
 	if (function->flags & GP_OBJECT) {
 		other = tag_of_name(address);
 		set_kernel_tag(call, handle, other);

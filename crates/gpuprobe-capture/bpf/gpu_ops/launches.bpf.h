@@ -102,6 +102,11 @@ static __always_inline void read_launch(const struct gp_call *call, const struct
 		argument(call, op->shared, &launch->shared);
 		launch->shared = (__u32)launch->shared;
 		argument(call, op->stream, &stream_handle);
+	} else if (op->shape == GP_LAUNCH_GROUPS) {
+		launch->handle |= kernel_tag(call, launch->handle);
+		if (!(call->flags & GP_UNREAD_POINTEE))
+			launch->grid = dimensions_within(config[0], config[1], config[2]);
+		argument(call, op->stream, &stream_handle);
 	} else if (op->shape == GP_LAUNCH_CONFIG) {
 		if (!(call->flags & GP_UNREAD_POINTEE)) {
 			launch->grid = dimensions(config[0], config[1], config[2]);

@@ -65,6 +65,8 @@ enum gp_launch_shape : __u8 {
 	GP_LAUNCH_THREADS,
 	/* global and local sizes, which the pointee has */
 	GP_LAUNCH_SIZES,
+	/* a struct with the grid; the size of blocks was set before */
+	GP_LAUNCH_GROUPS,
 	/* a list of structs, one per GPU: those of the CUDA driver, and those of the CUDA runtime */
 	GP_LAUNCH_LIST,
 	GP_LAUNCH_RUNTIME_LIST,

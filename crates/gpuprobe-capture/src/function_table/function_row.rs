@@ -24,6 +24,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     }
     let mut row = gp_function { size_scale: f.roles.elem.max(1), ..gp_function::default() };
     row.flags = collected(collect) | of_result(f);
+    row.answer = answer(f);
     if f.api == Api::Hook || runs_callbacks(f) {
         row.flags |= number::FUNCTION_RUNS_CODE;
     }
@@ -93,6 +94,12 @@ fn of_result(f: &Function) -> u32 {
         | flag(f.roles.error_out.is_some(), number::FUNCTION_ERROR_IS_OUT)
 }
 
+/// The status that is an answer.
+fn answer(f: &Function) -> u16 {
+    let answers = f.api.row().answers;
+    answers.first().and_then(|answer| u16::try_from(*answer).ok()).unwrap_or(0)
+}
+
 /// The flags for what is collected.
 fn collected(collect: Collect) -> u32 {
     match collect {
@@ -117,7 +124,7 @@ fn failures_row(f: &Function) -> gp_function {
     let status = if is_status(f) { number::FUNCTION_STATUS } else { 0 };
     let code = if runs_callbacks(f) { number::FUNCTION_RUNS_CODE } else { 0 };
     let flags = number::FUNCTION_FAILURES | number::FUNCTION_KEEPS_RETURN | status | code;
-    gp_function { size_scale: 1, flags, ..gp_function::default() }
+    gp_function { size_scale: 1, flags, answer: answer(f), ..gp_function::default() }
 }
 
 /// The row of a function by which a framework reports tensors.
@@ -227,6 +234,10 @@ fn names(f: &Function, row: &mut gp_function) {
     row.flags |= number::FUNCTION_NAMES;
     row.cuda_kernel = arg_loc(f.arg(roles.named));
     row.name = arg_loc(f.arg(roles.name));
+    if let Some((argument, at)) = f.name_in() {
+        row.name = arg_loc(Some(argument));
+        row.name_at = at;
+    }
     row.alias = arg_loc(f.arg(roles.alias));
     if let Some((position, wanted)) = roles.only_if {
         row.device = arg_loc(f.arg(Some(position)));
@@ -244,7 +255,7 @@ fn names(f: &Function, row: &mut gp_function) {
 pub fn gives_kernel_names(f: &Function) -> bool {
     let roles = &f.roles;
     let handle = roles.func_is_result || roles.func_out.or(roles.named).is_some();
-    handle && roles.name.or(roles.name_out).or(roles.alias).is_some()
+    handle && roles.name.or(roles.name_in).or(roles.name_out).or(roles.alias).is_some()
 }
 
 /// Sets the effect of a function on memory, and where its size is.

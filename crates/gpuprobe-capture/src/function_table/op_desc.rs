@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use gpuprobe_event::catalogue::{Arg, ArgKind};
-use gpuprobe_event::decode::is_runtime_list;
+use gpuprobe_event::decode::{is_runtime_list, struct_arg};
 use gpuprobe_event::{Api, Class, Direction, Function};
 
 use crate::function_table::arg_loc::arg_loc;
@@ -131,6 +131,9 @@ fn kernel_at(params: Option<&Arg>) -> u8 {
     if params.is_some_and(|params| params.ty.contains("hip")) { HIP_KERNEL_AT } else { 0 }
 }
 
+/// A struct with three dimensions, and nothing else.
+const GRID_BYTES: u16 = 12;
+
 /// In hipKernelNodeParams the dimensions of a block, and a pointer, are in front of it.
 const HIP_KERNEL_AT: u8 = 24;
 
@@ -147,7 +150,8 @@ fn launch(f: &Function, desc: &mut gp_op_desc) {
     if roles.params.is_some() {
         desc.shape = if is_runtime_list(f) { number::LAUNCH_RUNTIME_LIST } else { number::LAUNCH_LIST };
     } else if roles.config.is_some() {
-        desc.shape = number::LAUNCH_CONFIG;
+        let has_grid_only = struct_arg(f).is_some_and(|(_, layout)| layout.bytes == GRID_BYTES);
+        desc.shape = if has_grid_only { number::LAUNCH_GROUPS } else { number::LAUNCH_CONFIG };
     } else if roles.global.is_some() {
         desc.shape = number::LAUNCH_SIZES;
     } else if f.arg(roles.grid.or(roles.block)).is_some_and(is_dim3) {
@@ -325,6 +329,17 @@ mod tests {
         let nodes = ["hipGraphAddKernelNode", "hipGraphAddNode", "hipGraphExecKernelNodeSetParams"];
         assert_eq!(nodes.map(|name| hip(name).shape), [HIP_KERNEL_AT; 3]);
         assert_eq!(of(Api::Driver, "cuGraphAddKernelNode_v2").shape, 0);
+    }
+
+    #[test]
+    fn level_zero_launches_by_a_struct_with_the_grid() {
+        let launch = |name| op_desc(catalogue().lookup(Api::LevelZero, None, name).unwrap(), ALL);
+        let register = number::ARG_IN_REGISTER;
+        let direct = launch("zeCommandListAppendLaunchKernel");
+        assert_eq!((direct.shape, shown(&[direct.stream])), (number::LAUNCH_GROUPS, vec![(register, 0)]));
+        assert_eq!(launch("zeCommandListAppendLaunchKernelIndirect").shape, 0, "the GPU knows the grid");
+        let copy = launch("zeCommandListAppendMemoryCopy");
+        assert_eq!((copy.shape, copy.copy_kind), (number::COPY_LINEAR, number::COPY_BY_ADDRESS));
     }
 
     #[test]

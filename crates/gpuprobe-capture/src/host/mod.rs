@@ -11,6 +11,7 @@ pub(crate) mod open_files;
 pub(crate) mod privileges;
 pub(crate) mod release;
 pub(crate) mod seccomp;
+pub(crate) mod shared_library;
 pub(crate) mod support;
 pub(crate) mod terminal;
 pub(crate) mod urgency;

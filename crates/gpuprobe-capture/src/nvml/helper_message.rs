@@ -18,8 +18,10 @@ pub(super) struct Message {
 /// [`GpuReadings`], with the processes of each GPU, which a [`GpuState`] does not write.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Readings {
+    is_up: bool,
     gpus: Vec<(GpuState, Vec<GpuProcess>)>,
     xids: Vec<XidCount>,
+    amd: Vec<(GpuState, Vec<GpuProcess>)>,
 }
 
 impl From<GpuReadings> for Readings {
@@ -28,14 +30,16 @@ impl From<GpuReadings> for Readings {
             let processes = std::mem::take(&mut gpu.processes);
             (gpu, processes)
         };
-        Self { gpus: readings.gpus.into_iter().map(split).collect(), xids: readings.xids }
+        let all = |gpus: Vec<GpuState>| gpus.into_iter().map(split).collect();
+        Self { is_up: readings.is_up, gpus: all(readings.gpus), xids: readings.xids, amd: all(readings.amd) }
     }
 }
 
 impl From<Readings> for GpuReadings {
     fn from(readings: Readings) -> Self {
         let join = |(gpu, processes): (GpuState, Vec<GpuProcess>)| GpuState { processes, ..gpu };
-        Self { is_up: true, gpus: readings.gpus.into_iter().map(join).collect(), xids: readings.xids }
+        let all = |gpus: Vec<(GpuState, Vec<GpuProcess>)>| gpus.into_iter().map(join).collect();
+        Self { is_up: readings.is_up, gpus: all(readings.gpus), xids: readings.xids, amd: all(readings.amd) }
     }
 }
 
@@ -89,7 +93,8 @@ mod tests {
             ..GpuState::default()
         };
         let xids = vec![XidCount { id, xid: 79, count: 2 }];
-        let readings = GpuReadings { is_up: true, gpus: vec![gpu, GpuState::default()], xids };
+        let amd = vec![GpuState { celsius: Some(45), ..gpu.clone() }];
+        let readings = GpuReadings { is_up: false, gpus: vec![gpu, GpuState::default()], xids, amd };
         let message = Message { readings: Some(readings.clone().into()), ..Message::default() };
         let line = serde_json::to_string(&message).unwrap();
         assert!(!line.contains('\n'));

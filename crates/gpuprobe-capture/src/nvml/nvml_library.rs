@@ -4,19 +4,8 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use gpuprobe_discover::{Owners, loader_cache, trusted};
-
 use crate::host::privileges::is_privileged;
-
-/// Where the loader searches besides its cache.
-const FOLDERS: [&str; 6] = [
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-];
+use crate::host::shared_library::{FOLDERS, find, trusted_file};
 
 /// The file to load for a name or a path. With privileges it must be one that only root can change or replace; the
 /// error says which file or directory others can write.
@@ -30,29 +19,13 @@ pub fn trusted_nvml(library: &OsStr) -> Result<OsString, String> {
     // the loader must not search by name, because it could find a file of another user; this path does not exist
     // either
     let Some(found) = found else { return Ok(Path::new(FOLDERS[0]).join(library).into_os_string()) };
-    match trusted(&found, &Owners::default()) {
-        Ok(file) => Ok(file.into_os_string()),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(format!(
+    trusted_file(&found).map(PathBuf::into_os_string).map_err(|error| {
+        format!(
             "the NVML library {} is not loaded: {error}: only root may be able to write it and its directories; \
              name another one with --nvml, or `off`",
             found.display()
-        )),
-        // it does not exist or cannot be read: loading it gives the error message
-        Err(_) => Ok(found.into_os_string()),
-    }
-}
-
-/// The file that the dynamic loader would choose for a name.
-fn find(name: &OsStr, library_path: Option<OsString>) -> Option<PathBuf> {
-    let listed = library_path.unwrap_or_default();
-    let separators = |byte: &u8| matches!(byte, b':' | b';');
-    let folders = listed.as_encoded_bytes().split(separators).filter(|folder| !folder.is_empty());
-    let folders: Vec<_> =
-        folders.map(|folder| PathBuf::from(String::from_utf8_lossy(folder).as_ref())).collect();
-    let in_folders = folders.into_iter().map(|folder| folder.join(name));
-    let cached = loader_cache(Path::new("/")).into_iter().filter(|path| path.file_name() == Some(name));
-    let usual = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
-    in_folders.chain(cached).chain(usual).find(|path| path.is_file())
+        )
+    })
 }
 
 #[cfg(test)]
@@ -61,19 +34,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-
-    #[test]
-    fn a_name_resolves_to_the_file_that_the_loader_would_choose() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = folder.path().join("libc.so.6");
-        fs::write(&own, "").unwrap();
-        let name = OsStr::new("libc.so.6");
-        let searched = |path: &str| find(name, Some(path.into()));
-        assert_eq!(searched(&format!("/nowhere:{}", folder.path().display())), Some(own));
-        let usual = find(name, None).expect("every host of these tests has it");
-        assert_ne!(usual.parent(), Some(folder.path()));
-        assert_eq!(find(OsStr::new("libnvidia-ml-missing.so.9"), None), None);
-    }
 
     #[test]
     fn a_library_that_others_can_replace_is_not_loaded() {

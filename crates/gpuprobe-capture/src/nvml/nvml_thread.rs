@@ -1,7 +1,8 @@
 //! A thread that reads the state of the GPUs from NVML, if it is installed.
 //!
 //! Calls into NVML may take seconds, for example while a GPU wakes up or falls off the bus. So a separate thread
-//! makes them, and nothing waits for it, not even the exit of gpuprobe. Readers get the last values.
+//! makes them, and nothing waits for it, not even the exit of gpuprobe. Readers get the last values. Another thread does the
+//! same with ROCm SMI for AMD's GPUs.
 
 use std::ffi::{OsStr, OsString};
 use std::process::ChildStdin;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use gpuprobe_event::GpuReadings;
+use gpuprobe_event::{GpuReadings, GpuState};
 use nvml_wrapper::Nvml as Library;
 use nvml_wrapper::error::NvmlError;
 
@@ -19,6 +20,7 @@ use super::helper_message::Message;
 use super::nvml_helper::{self, NvmlHelper};
 use super::nvml_library::trusted_nvml;
 use super::xid_events::Xids;
+use crate::rocm_smi::{AmdGpuReader, has_amdgpu};
 
 /// The name by which the dynamic loader finds the library.
 pub const NVML_LIBRARY: &str = "libnvidia-ml.so.1";
@@ -76,8 +78,25 @@ struct Shared {
     every: Duration,
     readings: GpuReadings,
     at: Option<Instant>,
+    /// AMD's GPUs.
+    amd: Vec<GpuState>,
+    amd_at: Option<Instant>,
     error_message: Option<String>,
+    amd_error: Option<String>,
     refusals: Vec<String>,
+}
+
+impl Shared {
+    /// What was read last, if it is not too old.
+    fn current(&self) -> GpuReadings {
+        let valid_for = VALID_FOR.max(self.every.saturating_mul(3));
+        let is_fresh = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < valid_for);
+        let amd = if is_fresh(self.amd_at) { self.amd.clone() } else { Vec::new() };
+        match is_fresh(self.at) {
+            true => GpuReadings { amd, ..self.readings.clone() },
+            false => GpuReadings { is_up: false, gpus: Vec::new(), amd, xids: self.readings.xids.clone() },
+        }
+    }
 }
 
 impl Nvml {
@@ -101,7 +120,11 @@ impl Nvml {
                 intervals = input.map(Mutex::new);
                 spawn(move || follow_helper(messages, &weak))?;
             }
-            None => spawn(move || follow(&library, &weak))?,
+            None => {
+                let amd = Weak::clone(&weak);
+                spawn(move || follow(&library, &weak))?;
+                spawn(move || follow_amd(&amd))?;
+            }
         }
         Ok(Self { shared, intervals })
     }
@@ -118,28 +141,24 @@ impl Nvml {
     /// What is new since the reading of this moment, which becomes that of the last one.
     pub(super) fn news(&self, last: &mut Option<Instant>) -> Option<Message> {
         let mut shared = lock(&self.shared);
-        let error = shared.error_message.take();
+        let error = shared.error_message.take().or_else(|| shared.amd_error.take());
         let refusals = std::mem::take(&mut shared.refusals);
-        let is_new = shared.at.is_some() && shared.at != *last;
-        *last = shared.at;
-        let readings = is_new.then(|| shared.readings.clone().into());
+        let newest = shared.at.max(shared.amd_at);
+        let is_new = newest.is_some() && newest != *last;
+        *last = newest;
+        let readings = is_new.then(|| shared.current().into());
         (is_new || error.is_some() || !refusals.is_empty()).then_some(Message { readings, error, refusals })
     }
 
     /// The last reading. If it is too old, only the counts of errors are returned.
     pub fn readings(&self) -> GpuReadings {
-        let shared = lock(&self.shared);
-        let valid_for = VALID_FOR.max(shared.every.saturating_mul(3));
-        let is_fresh = shared.at.is_some_and(|at| at.elapsed() < valid_for);
-        match is_fresh {
-            true => shared.readings.clone(),
-            false => GpuReadings { is_up: false, gpus: Vec::new(), xids: shared.readings.xids.clone() },
-        }
+        lock(&self.shared).current()
     }
 
     /// Why nothing can be read. Each reason is returned once.
     pub fn error_message(&self) -> Option<String> {
-        lock(&self.shared).error_message.take()
+        let mut shared = lock(&self.shared);
+        shared.error_message.take().or_else(|| shared.amd_error.take())
     }
 
     /// Messages about a library that is not trusted, and about GPUs whose errors are not counted. Each is returned
@@ -213,8 +232,11 @@ fn follow_helper(messages: impl Iterator<Item = Message>, weak: &Weak<Mutex<Shar
     for message in messages {
         let listens = update(weak, |shared| {
             if let Some(readings) = message.readings {
-                shared.readings = readings.into();
-                shared.at = Some(Instant::now());
+                let mut readings = GpuReadings::from(readings);
+                shared.amd = std::mem::take(&mut readings.amd);
+                shared.amd_at = Some(Instant::now());
+                shared.at = readings.is_up.then(Instant::now);
+                shared.readings = readings;
             }
             if let Some(error) = message.error {
                 shared.at = None;
@@ -238,13 +260,47 @@ fn read_on(library: &OsStr, weak: &Weak<Mutex<Shared>>, xids: &mut Xids) -> Resu
         let gpus = reader.read(&nvml)?;
         let refusals = xids.refusals();
         update(weak, |shared| {
-            shared.readings = GpuReadings { is_up: true, gpus, xids: xids.counts() };
+            shared.readings = GpuReadings { is_up: true, gpus, xids: xids.counts(), amd: Vec::new() };
             shared.at = Some(Instant::now());
             shared.refusals.extend(refusals);
         });
         // errors that come meanwhile are reported with the next reading
         if !until_due(weak, begun, |until| xids.wait(events.as_ref(), &reader, until)) {
             return Ok(());
+        }
+    }
+}
+
+/// Reads AMD's GPUs until the owner is dropped, if the Linux kernel drives any.
+fn follow_amd(weak: &Weak<Mutex<Shared>>) {
+    let mut last = None;
+    loop {
+        let error = match has_amdgpu().then(AmdGpuReader::open) {
+            Some(Ok(reader)) => return read_amd(&reader, weak),
+            Some(Err(error)) => Some(format!("no state of AMD's GPUs: {error}")),
+            None => None,
+        };
+        let is_new = error != last;
+        let listens = update(weak, |shared| {
+            if is_new {
+                shared.amd_error.clone_from(&error);
+            }
+        });
+        if !listens {
+            return;
+        }
+        last = error;
+        thread::sleep(RETRY);
+    }
+}
+
+fn read_amd(reader: &AmdGpuReader, weak: &Weak<Mutex<Shared>>) {
+    loop {
+        let begun = Instant::now();
+        let gpus = reader.read();
+        update(weak, |shared| (shared.amd, shared.amd_at) = (gpus, Some(Instant::now())));
+        if !until_due(weak, begun, |until| thread::sleep(until.saturating_duration_since(Instant::now()))) {
+            return;
         }
     }
 }
@@ -313,12 +369,19 @@ mod tests {
     #[test]
     fn an_old_reading_has_no_gpus_but_keeps_the_error_counts() {
         let xids = vec![gpuprobe_event::gpu_state::XidCount { id: Default::default(), xid: 79, count: 2 }];
-        let readings = GpuReadings { is_up: true, gpus: vec![Default::default()], xids: xids.clone() };
+        let gpus = vec![GpuState::default()];
+        let readings = GpuReadings { is_up: true, gpus: gpus.clone(), xids: xids.clone(), amd: Vec::new() };
         let shared = Shared { readings: readings.clone(), at: Some(Instant::now()), ..Shared::default() };
         let nvml = Nvml { shared: Arc::new(Mutex::new(shared)), intervals: None };
         assert_eq!(nvml.readings(), readings);
         lock(&nvml.shared).at = Instant::now().checked_sub(VALID_FOR);
-        assert_eq!(nvml.readings(), GpuReadings { is_up: false, gpus: Vec::new(), xids });
+        let old = GpuReadings { is_up: false, gpus: Vec::new(), xids, amd: Vec::new() };
+        assert_eq!(nvml.readings(), old);
+        let mut shared = lock(&nvml.shared);
+        (shared.amd, shared.amd_at) = (gpus.clone(), Some(Instant::now()));
+        drop(shared);
+        assert_eq!(nvml.readings(), GpuReadings { amd: gpus, ..old }, "those of AMD are not old");
+        lock(&nvml.shared).amd_at = None;
         nvml.read_every(VALID_FOR);
         assert_eq!(nvml.readings(), readings, "a longer interval makes readings valid for longer");
     }

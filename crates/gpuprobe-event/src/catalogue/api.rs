@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::vendor::{CUDA, HIP, OPENCL, OTHER, Vendor};
+use super::vendor::{CUDA, HIP, LEVEL_ZERO, OPENCL, OTHER, Vendor};
 use super::{Class, EnumTable};
 
 /// The library families whose functions are in the catalogue.
@@ -30,6 +30,8 @@ pub enum Api {
     Hip,
     /// libOpenCL, the loader of the vendors' OpenCL libraries
     OpenCl,
+    /// libze_loader, the loader of the vendors' libraries of Level Zero
+    LevelZero,
 }
 
 /// Where an API is in the stack of those that lead to a GPU.
@@ -80,7 +82,7 @@ pub struct ApiRow {
     pub has_majors: bool,
     /// The enum with the names of its statuses. Errors of an API without one carry their names.
     pub statuses: Option<&'static str>,
-    /// Statuses besides 0 that are answers, not failures: "not ready yet". The BPF programs know 600 too.
+    /// Statuses besides 0 that are answers, not failures: "not ready yet".
     pub answers: &'static [i64],
     /// A call may fail although its result is no status: it writes its status through an argument, or that of an ioctl
     /// is in its struct.
@@ -244,6 +246,21 @@ static ROWS: [ApiRow; Api::ALL.len()] = [
         functions: include_str!("../../catalogue/opencl/functions.tbl"),
         ..PLAIN
     },
+    ApiRow {
+        api: Api::LevelZero,
+        word: "levelzero",
+        title: "Level Zero",
+        vendor: &LEVEL_ZERO,
+        position: Position::Work,
+        libraries: &["libze_loader"],
+        prefixes: &["ze"],
+        proofs: &["zeInit", "zeDriverGet", "zeContextCreate", "zeMemAllocDevice", "zeKernelCreate"],
+        statuses: Some("ze_result_t"),
+        answers: &[1],
+        essential: &ESSENTIAL_LEVEL_ZERO,
+        functions: include_str!("../../catalogue/level_zero/functions.tbl"),
+        ..PLAIN
+    },
 ];
 
 /// The functions of the CUDA driver, which every library calls: about sixty probes.
@@ -270,6 +287,22 @@ const ESSENTIAL_CUDA: [&str; 22] = [
     "cuCtxSynchronize",
     "cuStreamSynchronize",
     "cuEventSynchronize",
+];
+
+const ESSENTIAL_LEVEL_ZERO: [&str; 13] = [
+    "zeCommandListAppendLaunchCooperativeKernel",
+    "zeCommandListAppendLaunchKernel",
+    "zeCommandListAppendMemoryCopy",
+    "zeCommandListAppendMemoryFill",
+    "zeCommandQueueExecuteCommandLists",
+    "zeCommandQueueSynchronize",
+    "zeEventHostSynchronize",
+    "zeFenceHostSynchronize",
+    "zeKernelCreate",
+    "zeMemAllocDevice",
+    "zeMemAllocHost",
+    "zeMemAllocShared",
+    "zeMemFree",
 ];
 
 const ESSENTIAL_OPENCL: [&str; 20] = [
@@ -329,7 +362,7 @@ const ESSENTIAL_HIP: [&str; 29] = [
 ];
 
 impl Api {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Driver,
         Self::Runtime,
         Self::Nvml,
@@ -339,6 +372,7 @@ impl Api {
         Self::Framework,
         Self::Hip,
         Self::OpenCl,
+        Self::LevelZero,
     ];
 
     /// Everything known about it.

@@ -129,7 +129,9 @@ impl Function {
     pub fn uses_objects(&self) -> bool {
         let roles = &self.roles;
         let is_made = roles.out_is_result && self.result_type == "cl_mem";
-        let names_kernels = roles.only_if.is_some() || (roles.func_is_result && self.api != Api::Hook);
+        let names_kernels = roles.only_if.is_some()
+            || roles.name_in.is_some()
+            || (roles.func_is_result && self.api != Api::Hook);
         is_made
             || names_kernels
             || roles.image.is_some()
@@ -142,6 +144,14 @@ impl Function {
         let roles = &self.roles;
         let has_error = roles.error_out.is_some() && self.result == ResultKind::Pointer;
         roles.out_is_result || roles.func_is_result || (has_error && self.api != Api::Hook)
+    }
+
+    /// The argument that points to a struct with a pointer to a name, and where in the struct that is.
+    pub fn name_in(&self) -> Option<(&Arg, u16)> {
+        let arg = self.arg(self.roles.name_in)?;
+        let layout = catalogue().layout(arg.ty.trim_start_matches("const ").trim_end_matches('*'))?;
+        let field = layout.fields.iter().find(|field| field.ty == "const char*")?;
+        Some((arg, field.offset))
     }
 
     /// The argument of a role.

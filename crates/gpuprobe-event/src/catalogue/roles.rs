@@ -181,6 +181,8 @@ pub struct Roles {
     pub op: Option<&'static str>,
     pub shared: Option<u8>,
     pub name: Option<u8>,
+    /// A struct that has a pointer to the name.
+    pub name_in: Option<u8>,
     /// A handle or host function that the call gives a name to.
     pub named: Option<u8>,
     pub name_out: Option<u8>,
@@ -309,6 +311,7 @@ impl Roles {
             "sizes" => &mut self.sizes,
             "shared" => &mut self.shared,
             "name" => &mut self.name,
+            "name_in" => &mut self.name_in,
             "named" => &mut self.named,
             "name_out" => &mut self.name_out,
             "func_out" => &mut self.func_out,

@@ -46,12 +46,22 @@ pub(super) static OPENCL: Vendor = Vendor {
     meanings: include_str!("../../catalogue/opencl/meanings.tbl"),
 };
 
+pub(super) static LEVEL_ZERO: Vendor = Vendor {
+    title: "Level Zero",
+    versions: &["1.8"],
+    types: include_str!("../../catalogue/level_zero/types.tbl"),
+    enums: include_str!("../../catalogue/level_zero/enums.tbl"),
+    structs: include_str!("../../catalogue/level_zero/structs.tbl"),
+    roles: include_str!("../../catalogue/level_zero/roles.tbl"),
+    meanings: include_str!("../../catalogue/level_zero/meanings.tbl"),
+};
+
 /// Functions that are not a vendor's. The tables for them are written with CUDA's versions.
 pub(super) static OTHER: Vendor =
     Vendor { title: "", versions: CUDA.versions, types: "", enums: "", structs: "", roles: "", meanings: "" };
 
 /// Every vendor. Names of types, enums and functions are different in each, so all tables are read as one.
-pub(crate) static VENDORS: [&Vendor; 3] = [&CUDA, &HIP, &OPENCL];
+pub(crate) static VENDORS: [&Vendor; 4] = [&CUDA, &HIP, &OPENCL, &LEVEL_ZERO];
 
 impl Vendor {
     /// Whether a range column such as `11.8,12.4-13.0` includes a version.

@@ -138,7 +138,7 @@ fn second() -> GpuState {
 /// Combined with the sample snapshot, which has 8,000,000 bytes on the host's second GPU.
 pub(crate) fn states(snapshot: &Snapshot) -> GpuStates {
     let xids = vec![XidCount { id: first().id, xid: 79, count: 2 }];
-    let readings = GpuReadings { is_up: true, gpus: vec![first(), second()], xids };
+    let readings = GpuReadings { is_up: true, gpus: vec![first(), second()], xids, amd: Vec::new() };
     let others = HashMap::from([(Tgid(5000), "other\x1b".to_owned())]);
     GpuStates::build(&readings, snapshot, &others, Compared::AllProcesses)
 }

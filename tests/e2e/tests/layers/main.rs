@@ -7,6 +7,7 @@ mod hip;
 mod hip_real;
 mod hooks;
 mod kmod_ioctls;
+mod level_zero;
 mod opencl;
 mod real_cudart;
 mod vendors;

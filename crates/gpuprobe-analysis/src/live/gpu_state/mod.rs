@@ -107,8 +107,7 @@ impl GpuStates {
         others: &HashMap<Tgid, String>,
         compared: Compared<'_>,
     ) -> Self {
-        let indexed = readings.gpus.iter().filter_map(|s| Some((s.id.number_among(&snapshot.gpus)?, s)));
-        let gpus: BTreeMap<u8, &GpuState> = indexed.collect();
+        let gpus: BTreeMap<u8, &GpuState> = readings.numbered(&snapshot.gpus).into_iter().collect();
         let mut on: HashMap<Tgid, usize> = HashMap::new();
         for process in gpus.values().flat_map(|state| &state.processes) {
             *on.entry(process.pid).or_default() += 1;

@@ -39,7 +39,7 @@ fn gpu(number: u8, users: &[(u32, Option<u64>)]) -> GpuState {
 
 fn built(gpus: Vec<GpuState>, processes: Vec<Arc<ProcessSnapshot>>, compared: Compared<'_>) -> GpuStates {
     let others = HashMap::from([(Tgid(50), "stranger".to_owned())]);
-    let readings = GpuReadings { is_up: true, gpus, xids: Vec::new() };
+    let readings = GpuReadings { is_up: true, gpus, ..GpuReadings::default() };
     GpuStates::build(&readings, &snapshot(processes), &others, compared)
 }
 

@@ -225,3 +225,15 @@ fn functions_of_cuda_use_no_objects() {
         assert_eq!(row(f, Collect::Stream, CountedOps::default()).flags & flags, 0, "{}", f.name);
     }
 }
+
+#[test]
+fn a_kernel_of_level_zero_has_its_name_in_a_struct_and_not_ready_is_an_answer() {
+    let create = of(Api::LevelZero, "zeKernelCreate");
+    let flags = number::FUNCTION_NAMES | number::FUNCTION_OBJECT | number::FUNCTION_HANDLE_IS_OUT;
+    assert_eq!(create.flags & flags, flags);
+    assert_eq!((create.name.index, create.name_at, create.answer), (1, 24, 1));
+    let launch = of(Api::LevelZero, "zeCommandListAppendLaunchKernel");
+    assert_eq!((launch.cuda_kernel.index, launch.pointee.index, launch.pointee_bytes), (1, 2, 12));
+    assert_eq!([Api::Driver, Api::Hip].map(|api| api.row().answers), [[600], [600]]);
+    assert_eq!(of(Api::Driver, "cuStreamQuery").answer, 600);
+}

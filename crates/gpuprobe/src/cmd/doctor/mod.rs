@@ -11,8 +11,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use gpuprobe_capture::{
-    LinuxSupport, NVML_LIBRARY, NvmlVersions, Support, Tier, Verdict, XidSource, kmod_version, linux_support,
-    nvml_versions, support, xid_source,
+    LinuxSupport, NVML_LIBRARY, NvmlVersions, RocmSmiVersion, Support, Tier, Verdict, XidSource,
+    kmod_version, linux_support, nvml_versions, rocm_smi_version, support, xid_source,
 };
 use gpuprobe_discover::{
     HostPaths, Inspector, Library, NvidiaKmod, ProbeCost, Scan, SkipCause, Skipped, nvidia_kmods, plan,
@@ -51,6 +51,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8> {
         modules,
         xids,
         nvml,
+        rocm_smi: rocm_smi_version(),
         libraries,
         scan,
         gpu_time: GpuTimeSupport::find(proc_root, args.pid),
@@ -80,6 +81,8 @@ struct Report {
     xids: Option<XidSource>,
     /// NVML, or why it cannot be used.
     nvml: Result<NvmlVersions, String>,
+    /// ROCm SMI, or why it cannot be used.
+    rocm_smi: Result<RocmSmiVersion, String>,
     libraries: Vec<Probable>,
     scan: Scan,
     /// Support for `--gpu-time`.
@@ -146,6 +149,7 @@ impl Report {
                 writeln!(out, "NVML           none (optional), so no state of GPUs: {}", printable(why))?
             }
         }
+        writeln!(out, "ROCm SMI       {}", printable(&self.rocm_smi_text()))?;
         writeln!(out, "GPU times      {}", printable(&self.gpu_time.text()))?;
         match self.support.best_tier() {
             Some(tier) => writeln!(out, "attach by      {tier}")?,
@@ -180,6 +184,21 @@ impl Report {
 
     fn verdict(&self) -> String {
         printable(&readiness::verdict(&self.support, self.driver.is_some())).into_owned()
+    }
+
+    /// Whether the state of AMD's GPUs is read.
+    fn rocm_smi_text(&self) -> String {
+        let found = match &self.rocm_smi {
+            Ok(found) => found,
+            Err(why) => return format!("none (optional), so no state of AMD's GPUs: {why}"),
+        };
+        let release = found.release.as_deref().unwrap_or("of unknown release");
+        let gpus = match &found.gpus {
+            Ok(1) => "1 GPU".to_owned(),
+            Ok(count) => format!("{count} GPUs"),
+            Err(why) => why.clone(),
+        };
+        format!("{release} ({}): {gpus}", found.file.display())
     }
 
     /// How XIDs are captured, if an NVIDIA kernel module is loaded.
@@ -224,6 +243,11 @@ impl Report {
                 .collect::<Vec<_>>(),
             "xids": self.xid_source(),
             "nvml": self.nvml.as_ref().ok().map(|nvml| json!({"version": nvml.library, "driver": nvml.driver})),
+            "rocm_smi": self.rocm_smi.as_ref().ok().map(|found| json!({
+                "path": found.file.to_string_lossy(),
+                "version": found.release,
+                "gpus": found.gpus.as_ref().ok(),
+            })),
             "gpu_times": self.gpu_time.json(),
             "attach": support.best_tier().map(Tier::as_str),
             "lacking": better(support).map(|(tier, missing)| (tier.as_str(), missing)).collect::<Vec<_>>(),

@@ -1,4 +1,4 @@
-//! Reads the state of GPUs from NVML and adds it to snapshots.
+//! Reads the state of GPUs from NVML and ROCm SMI, and adds it to snapshots.
 
 use std::collections::HashMap;
 use std::fs;
@@ -83,7 +83,8 @@ impl GpuStatePoller {
 
 /// The names of processes that use a GPU but have no observed calls. Exited processes have no name.
 fn others(readings: &GpuReadings, snapshot: &Snapshot) -> HashMap<Tgid, String> {
-    let pids = readings.gpus.iter().flat_map(|gpu| &gpu.processes).map(|process| process.pid);
+    let gpus = readings.gpus.iter().chain(&readings.amd);
+    let pids = gpus.flat_map(|gpu| &gpu.processes).map(|process| process.pid);
     let unobserved = pids.filter(|pid| snapshot.running(*pid).is_none());
     unobserved.filter_map(|pid| Some((pid, name(pid)?))).collect()
 }
