@@ -42,20 +42,6 @@
 #else
 #define GP_FIRST_STACK_ARGUMENT 0
 #define GP_POPPED_BY_RETURN 0
-
-/*
- * The return address, on entry. The verifier accepts reads of registers only at constant offsets from the
- * context, and clang would add the offset to the pointer first.
- */
-static __always_inline __u64 link_register(const struct pt_regs *ctx)
-{
-	__u64 address;
-
-	asm volatile("%0 = *(u64 *)(%1 + %2)"
-		     : "=r"(address)
-		     : "r"(ctx), "i"(offsetof(struct pt_regs, regs[30])));
-	return address;
-}
 #endif
 
 /*
