@@ -78,7 +78,7 @@ static __always_inline bool is_jumped_to(struct pt_regs *ctx)
 	/* push %rax; push %rcx; push %r11 since Linux 6.11, a breakpoint before */
 	return (__u32)code == 0x53415150 || (__u8)code == 0xcc;
 #else
-	address = ctx->regs[30];
+	address = link_register(ctx);
 	if (bpf_probe_read_user(&code, sizeof(__u32), (void *)address))
 		return false;
 	/* brk #5 */
@@ -146,7 +146,7 @@ static __always_inline __u64 return_address(struct pt_regs *ctx, const struct gp
 #if defined(__TARGET_ARCH_x86)
 	bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(ctx));
 #else
-	address = ctx->regs[30];
+	address = link_register(ctx);
 #endif
 	return address;
 }

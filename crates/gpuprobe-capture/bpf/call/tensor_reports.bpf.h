@@ -17,7 +17,7 @@ static __always_inline __u64 caller_of(struct pt_regs *ctx)
 #if defined(__TARGET_ARCH_x86)
 	bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(ctx));
 #else
-	address = ctx->regs[30];
+	address = link_register(ctx);
 #endif
 	if (address && address == trampoline_of(bpf_get_current_task_btf()))
 		address = replaced_at(PT_REGS_SP(ctx));

@@ -101,11 +101,13 @@ GP_GLOBAL_FUNC int state_of(__u64 stack_pointer, __u64 slot, int is_copier)
 #if defined(__TARGET_ARCH_x86)
 	if (address != trampoline_of(task))
 		return is_copier ? GP_RETURN_OPEN : GP_RETURN_STALE;
-#endif
+#else
 	/*
 	 * on other architectures the return address was in a register, and it is not known where the
-	 * function stored it
+	 * function stored it; clang would not pass an argument that is not used, and the verifier asks for it
 	 */
+	barrier_var(is_copier);
+#endif
 	return stack_pointer == slot ? GP_RETURN_HERE : GP_RETURN_OPEN;
 }
 

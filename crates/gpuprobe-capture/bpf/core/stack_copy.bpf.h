@@ -24,6 +24,22 @@ static __always_inline __u64 trampoline_of(struct task_struct *task)
 	return BPF_CORE_READ(task, mm, uprobes_state.xol_area, vaddr);
 }
 
+#if defined(__TARGET_ARCH_arm64)
+/*
+ * The return address, on entry. The verifier accepts reads of registers only at constant offsets from the
+ * context, and clang would add the offset to the pointer first.
+ */
+static __always_inline __u64 link_register(const struct pt_regs *ctx)
+{
+	__u64 address;
+
+	asm volatile("%0 = *(u64 *)(%1 + %2)"
+		     : "=r"(address)
+		     : "r"(ctx), "i"(offsetof(struct pt_regs, regs[30])));
+	return address;
+}
+#endif
+
 /*
  * The real return address that a return probe, of gpuprobe or of another tracer, has replaced in a stack
  * slot; 0 if none.

@@ -79,8 +79,14 @@ struct user_pt_regs {
 #error "this architecture has no registers here yet"
 #endif
 
-/* the type name by which the verifier recognises the context argument of a global function */
+/* the type by which the verifier recognises the context argument of a global function: Linux 6.1 by the name
+ * of the struct, newer ones by that of the type
+ */
+#if defined(__TARGET_ARCH_x86)
 typedef struct pt_regs bpf_user_pt_regs_t;
+#else
+typedef struct user_pt_regs bpf_user_pt_regs_t;
+#endif
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 

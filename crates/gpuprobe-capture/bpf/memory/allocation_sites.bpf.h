@@ -160,8 +160,9 @@ static long walk_step(__u64 step, struct walk *walk)
  * Sends an unknown stack, under a new number that is its site. The call has just been popped, so it is the
  * first slot above the open calls.
  */
-GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *ctx)
+GP_GLOBAL_FUNC __u32 new_site(bpf_user_pt_regs_t *context)
 {
+	struct pt_regs *ctx = (struct pt_regs *)context;
 	struct gp_thread *thread = bpf_task_storage_get(&threads, bpf_get_current_task_btf(), 0, 0);
 	struct gp_copied_stack *copy;
 	struct gp_short_stack *brief;
@@ -247,7 +248,7 @@ GP_OWN_FRAME __u32 find_site(struct gp_thread *thread, struct gp_call *call, str
 		if (walk.site && !walk.node)
 			return walk.site;
 	}
-	return new_site(ctx);
+	return new_site((bpf_user_pt_regs_t *)ctx);
 }
 
 #endif
