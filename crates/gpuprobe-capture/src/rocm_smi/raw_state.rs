@@ -51,7 +51,7 @@ pub(super) fn fan_percent(speed: i64, most: u64) -> Option<u32> {
 pub(super) fn megahertz(frequencies: &Words) -> Option<u32> {
     let half = |index: usize| {
         let word = frequencies[index / 2];
-        (if index % 2 == 0 { word } else { word >> 32 }) as u32
+        (if index.is_multiple_of(2) { word } else { word >> 32 }) as u32
     };
     let is_old = frequencies[1] >= LEAST_HZ;
     let (count, current, list) = if is_old { (half(0), half(1), 1) } else { (half(1), half(2), 2) };

@@ -29,7 +29,7 @@ pub(super) fn rocm_smi_file() -> Result<PathBuf, String> {
     folders.push(FOLDER);
     let found = NAMES.iter().find_map(|name| find(OsStr::new(name), Some(folders.clone())));
     let found = found.ok_or_else(|| format!("there is no {}", NAMES[NAMES.len() - 1]))?;
-    trusted_file(&found).map(PathBuf::from).map_err(|error| {
+    trusted_file(&found).map_err(|error| {
         format!(
             "the ROCm SMI library {} is not loaded: {error}: only root may be able to write it and its directories",
             found.display()
