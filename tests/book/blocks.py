@@ -4,9 +4,12 @@ import re
 
 # in a block: lines that are not shown, of any number
 GAP = "..."
-# what differs between two runs: addresses, times, sizes, rates, shares, clock times, large numbers such as pids
+# what differs between two runs: addresses, times and sizes with their units, rates, shares, clock times, large numbers such as
+# pids
 VARYING = re.compile(
-    r"0x[0-9a-f]+|\d+/\d+|\d\d:\d\d:\d\d(?:\.\d+)?|[~+-]?\d[\d,]*\.\d+|\d[\d,]*(?= ?(?:ns|us|ms|s|B|KiB|MiB|GiB|%)\b)|\d{4,}|[▁▂▃▄▅▆▇█]+"
+    r"0x[0-9a-f]+|\d+/\d+|\d\d:\d\d:\d\d(?:\.\d+)?"
+    r"|[~+-]?\d[\d,]*(?:\.\d+)? ?(?:ns|us|ms|s|B|KiB|MiB|GiB|%)(?:/s)?(?!\w)"
+    r"|[~+-]?\d[\d,]*\.\d+|\d{4,}|[▁▂▃▄▅▆▇█]+"
 )
 
 
