@@ -57,8 +57,9 @@ fn the_figures_of_a_daemon_equal_its_metrics_and_the_ledger() {
     let launches: u64 = metrics.by("gpuprobe_kernel_launches_total", pid, "kernel").values().sum();
     assert_eq!(number(&row["launches"]), launches);
     assert!(launches > 0 && row["name"] == "ledger" && row["has_exited"] == false, "{row}");
-    // two hosts on one screen
-    let both = unprivileged(folder.path(), &["--connect", &url, "--connect", &url]);
+    // two hosts on one screen: the same daemon by another name
+    let other = url.replace("127.0.0.1", "localhost");
+    let both = unprivileged(folder.path(), &["--connect", &url, "--connect", &other]);
     let hosts: Vec<_> =
         both["processes"].as_array().unwrap().iter().filter(|row| row["id"]["pid"] == pid).collect();
     assert_eq!(hosts.len(), 2);
