@@ -48,7 +48,7 @@ fn push<T>(history: &mut VecDeque<T>, point: T, most: usize) {
 }
 
 /// Every daemon finds processes that ran before it; totals include processes that are no longer listed.
-fn is_no_loss_of_a_view(cause: &str) -> bool {
+fn is_not_counted_as_lost(cause: &str) -> bool {
     [LossCause::LateAttach, LossCause::ForgottenEarly].iter().any(|other| other.as_str() == cause)
 }
 
@@ -125,7 +125,7 @@ impl LiveView {
             xids: reading.gpu_states.xids.iter().map(xid).collect(),
             lost: losses
                 .iter()
-                .filter(|(cause, _)| !is_no_loss_of_a_view(cause))
+                .filter(|(cause, _)| !is_not_counted_as_lost(cause))
                 .fold(0, |sum, (_, count)| sum.saturating_add(*count)),
             losses,
             budget: reading.budget.as_ref().and_then(|budget| budget.share),
