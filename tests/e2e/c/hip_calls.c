@@ -3,11 +3,12 @@
  * JSON line per call, {"api","function","ret","args":{name: value}}. Prototypes are declared here, so that no
  * headers are needed.
  */
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
+
+#define API "hip"
+#include "show_call.h"
 
 struct dim3 {
 	unsigned int x, y, z;
@@ -64,26 +65,6 @@ int hipModuleLaunchKernel(void *, unsigned int, unsigned int, unsigned int, unsi
 int hipGraphCreate(void **, unsigned int);
 int hipDevicePrimaryCtxRetain(void **, int);
 int hipGetLastError(void);
-
-#define FAKE(n) ((void *)(0x700012340000ULL + 0x1000 * (n)))
-
-/* Prints a call with the arguments as JSON, in which ' stands for ". */
-static void show(const char *function, int result, const char *format, ...)
-{
-	char text[1024];
-	va_list values;
-
-	va_start(values, format);
-	vsnprintf(text, sizeof(text), format, values);
-	va_end(values);
-	for (char *c = text; *c; c++) {
-		if (*c == '\'')
-			*c = '"';
-	}
-	printf("{\"api\":\"hip\",\"function\":\"%s\",\"ret\":%d,\"args\":{%s}}\n", function, result, text);
-}
-
-#define SHOW(function, arguments, ...) show(#function, function arguments, __VA_ARGS__)
 
 static void devices(void)
 {

@@ -2,10 +2,11 @@
  * Calls of Level Zero with distinctive arguments, on the real loader: prints one JSON line per call,
  * {"api","function","ret","args":{name: value}}. Prototypes are declared here, so that no headers are needed.
  */
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
+
+#define API "levelzero"
+#include "show_call.h"
 
 struct group_count {
 	uint32_t x, y, z;
@@ -38,27 +39,6 @@ int zeCommandQueueExecuteCommandLists(void *, uint32_t, void **, void *);
 int zeCommandQueueSynchronize(void *, uint64_t);
 int zeEventHostSynchronize(void *, uint64_t);
 int zeContextDestroy(void *);
-
-#define FAKE(n) ((void *)(0x700012340000ULL + 0x1000 * (n)))
-
-/* Prints a call with the arguments as JSON, in which ' stands for ". */
-static void show(const char *function, int result, const char *format, ...)
-{
-	char text[1024];
-	va_list values;
-
-	va_start(values, format);
-	vsnprintf(text, sizeof(text), format, values);
-	va_end(values);
-	for (char *c = text; *c; c++) {
-		if (*c == '\'')
-			*c = '"';
-	}
-	printf("{\"api\":\"levelzero\",\"function\":\"%s\",\"ret\":%d,\"args\":{%s}}\n", function, result,
-	       text);
-}
-
-#define SHOW(function, arguments, ...) show(#function, function arguments, __VA_ARGS__)
 
 static void devices(void)
 {
