@@ -139,6 +139,7 @@ def modes(args, folder):
         "packaged": Mode("gpuprobe daemon, packaged settings", "watched", daemon("--config", PACKAGED), "metrics on", samples=True),
         "record": Mode("gpuprobe record to a file", "watched", record(), "functions in"),
         "record-driver": Mode("gpuprobe record --layer driver", "watched", record("--layer", "driver"), "functions in"),
+        "record-returns": Mode("gpuprobe record --all-launch-returns", "watched", record("--all-launch-returns"), "functions in"),
         "two_events": Mode("11 functions of the runtime, two events a call", "watched", two_events, "ready"),
         "profiler": Mode("torch.profiler, CPU and CUDA", "profiled"),
         "agent": Mode("gpuprobe's agent loaded, nothing attached", "inert", other="watched"),
@@ -275,6 +276,8 @@ def main():
             chosen = {name: chosen[name] for name in args.only.split(",")}
         loops = start(args, chosen, folder)
         measured = measure(args, loops, chosen, folder)
+        # the programs may take seconds to end
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for each in loops.values():
             each.end()
     sys.exit(report(args, chosen, measured))

@@ -17,6 +17,7 @@ pub(crate) fn call(api: Api, name: &'static str, status: i64) -> Call {
         weight: 1,
         start_ns: 100,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 1000 },
+        return_probed: true,
         tgid: Tgid(100),
         tid: Tid(100),
         process: "app".into(),

@@ -85,7 +85,24 @@ int lossless_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Writes every open call, thread by thread, the outermost first. */
+/* Writes the held launches of a thread at the end of observation. They have returned, or not yet. */
+static __always_inline void write_held(struct bpf_iter__task *ctx, struct gp_thread *thread)
+{
+	for (__u32 i = 0; i < GP_HELD; i++) {
+		struct gp_call *call = &thread->held[i];
+
+		if (i >= thread->held_count)
+			break;
+		if (call->duration_ns > gp_stop_ns - call->start_ns)
+			call->duration_ns = gp_stop_ns - call->start_ns;
+		bpf_seq_write(ctx->meta->seq, call, sizeof(struct gp_call));
+	}
+}
+
+/*
+ * Writes every open call, thread by thread, the outermost first; at the end of observation the held launches
+ * too.
+ */
 SEC("iter/task")
 int open_calls(struct bpf_iter__task *ctx)
 {
@@ -97,6 +114,8 @@ int open_calls(struct bpf_iter__task *ctx)
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!thread)
 		return 0;
+	if (gp_stop_ns)
+		write_held(ctx, thread);
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (i >= thread->depth)
 			break;

@@ -35,6 +35,8 @@ enum gp_length {
 	GP_LANES = 16,
 	/* open calls per thread; a power of two */
 	GP_DEPTH = 16,
+	/* a launch of the CUDA runtime, and that of the CUDA driver inside it */
+	GP_HELD = 2,
 	/* cached rows of functions per thread; a power of two */
 	GP_COUNTED = 16,
 	/*
@@ -241,7 +243,7 @@ enum gp_function_flags {
 	/* its calls get a call site, except those inside other calls that get one; see gp_config.call_sites
 	 */
 	GP_TAKES_SITE = 524288,
-	/* a launch of which not every return is probed: see launch_entries.bpf.h */
+	/* a launch of which not every return is probed: see launch_entries.bpf.h, held_launches.bpf.h */
 	GP_SAMPLES_RETURNS = 1048576,
 	/* with GP_SAMPLED: it has probes only in turns */
 	GP_IN_TURNS = 2097152,
@@ -345,7 +347,10 @@ enum gp_call_flags : __u16 {
 	GP_CAPTURED = 2048,
 	/* the bytes come from calls inside this one, because its own arguments do not contain them */
 	GP_BYTES_OF_INNER = 4096,
-	/* with GP_BEGUN: its return is not probed, although returns in general are */
+	/*
+	 * its return is not probed, although returns in general are. With GP_BEGUN nothing is known about it;
+	 * otherwise it is a launch that is taken to have succeeded, and duration_ns is that of an earlier one
+	 */
 	GP_UNOBSERVED = 8192,
 	/* a copy or memset that called the CUDA driver */
 	GP_CALLED_CUDA_DRIVER = 16384,

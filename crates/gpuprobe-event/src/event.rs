@@ -106,6 +106,9 @@ pub struct Call {
     /// Nanoseconds since the recording began.
     pub start_ns: u64,
     pub outcome: Outcome,
+    /// Its return was probed. If not, it is a launch that is taken to have succeeded, and to have taken as long as the
+    /// last launch of the same CUDA kernel whose return was probed.
+    pub return_probed: bool,
     pub tgid: Tgid,
     pub tid: Tid,
     pub process: Arc<str>,

@@ -28,6 +28,7 @@ fn call(name: &'static str, status: i64, values: Vec<Value>, effect: Effect) -> 
         weight: 1,
         start_ns: 123_456_789,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns: 4567 },
+        return_probed: true,
         tgid: Tgid(12_345),
         tid: Tid(12_347),
         process: "python3".into(),

@@ -4,7 +4,7 @@ use gpuprobe_analysis::{FunctionSummary, SampledFunction, Snapshot};
 use gpuprobe_event::trace::SampledCalls;
 use gpuprobe_event::{Api, Class, catalogue};
 
-use crate::units::printable;
+use crate::units::{count, printable};
 
 /// The mark of estimated figures.
 pub(crate) const MARK: &str = "~";
@@ -28,6 +28,17 @@ pub(crate) fn recorded_line(function: &SampledCalls) -> String {
 pub fn sampled_lines(sampled: &[SampledCalls]) -> String {
     let line = |function| format!("sampled: {}\n", printable(&recorded_line(function)));
     sampled.iter().map(line).collect()
+}
+
+/// What is not known of launches whose return was not probed.
+pub(crate) fn unprobed_returns(calls: u64) -> Option<String> {
+    (calls > 0).then(|| {
+        let (calls, have) = (count(calls, "launch", "launches"), if calls == 1 { "has" } else { "have" });
+        format!(
+            "{calls} without a return probe {have} the times ({MARK}) of earlier launches of the same kernel, and count as \
+             successful (--all-launch-returns probes all)"
+        )
+    })
 }
 
 fn line(function: &str, how: &str, estimated: u64, error: u64) -> String {
@@ -110,6 +121,7 @@ mod tests {
             estimated,
             errors: 0,
             unobserved: 0,
+            unprobed_returns: 0,
             unfinished: 0,
             total_ns: 0,
             min_ns: 0,

@@ -24,6 +24,9 @@ pub struct FunctionSummary {
     pub errors: u64,
     /// How many of `calls` have no recorded return.
     pub unobserved: u64,
+    /// How many of `calls` are launches whose return was not probed: their times are those of earlier launches.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unprobed_returns: u64,
     /// Calls that did not return before their process or the recording ended. Not part of `calls`.
     pub unfinished: u64,
     /// Time inside the calls that returned.
@@ -66,6 +69,7 @@ fn is_zero(n: &u64) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Observed {
     is_unfinished: bool,
+    return_probed: bool,
     duration_ns: Option<u64>,
     failed: bool,
     bytes: u64,
@@ -77,6 +81,7 @@ impl Observed {
     pub(super) fn of(call: &Call) -> Self {
         Self {
             is_unfinished: call.outcome == Outcome::Unfinished,
+            return_probed: call.return_probed,
             duration_ns: call.duration_ns(),
             failed: call.failed(),
             bytes: call.moved_bytes(),
@@ -114,6 +119,7 @@ impl FunctionRow {
             None => row.unobserved += call.weight,
         }
         row.calls += call.weight;
+        row.unprobed_returns += if call.return_probed { 0 } else { call.weight };
         row.estimated += call.weight - 1;
         row.errors += if call.failed { call.weight } else { 0 };
         // sizes are arguments of the process, so their sum may overflow
@@ -173,6 +179,7 @@ fn empty_row(api: Api, name: Name, class: Class) -> FunctionSummary {
         errors: 0,
         unfinished: 0,
         unobserved: 0,
+        unprobed_returns: 0,
         total_ns: 0,
         min_ns: 0,
         max_ns: 0,

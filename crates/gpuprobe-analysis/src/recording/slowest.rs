@@ -36,7 +36,9 @@ pub(crate) struct Slowest {
 
 impl Slowest {
     pub(crate) fn feed(&mut self, call: &Call) {
-        let Some(duration_ns) = call.duration_ns().filter(|_| call.parent.is_none()) else { return };
+        // a launch whose return was not probed has the time of another one
+        let is_known = call.parent.is_none() && call.return_probed;
+        let Some(duration_ns) = call.duration_ns().filter(|_| is_known) else { return };
         if self.calls.len() >= MOST && self.calls.last().is_some_and(|least| duration_ns <= least.duration_ns)
         {
             return;

@@ -192,10 +192,10 @@ static __always_inline void read_launch_at_entry(struct gp_call *call, const str
 						 struct pt_regs *ctx)
 {
 #if defined(__TARGET_ARCH_x86)
-	/* the return address is in front of the stack arguments */
-	__u64 words[4];
+	/* the return address is in front of the stack arguments; cuLaunchKernel has five */
+	__u64 words[6];
 
-	if (function->op_desc.shape == GP_LAUNCH_USUAL &&
+	if (function->op_desc.shape == GP_LAUNCH_USUAL && function->stack_words < sizeof(words) / 8 &&
 	    !bpf_probe_read_user(words, sizeof(words), (void *)call->stack_pointer)) {
 		call->return_address = words[0];
 		__builtin_memcpy(call->stack.words, words + 1, sizeof(words) - sizeof(words[0]));
@@ -206,20 +206,15 @@ static __always_inline void read_launch_at_entry(struct gp_call *call, const str
 	read_at_entry(call, function);
 }
 
-/*
- * Whether the call that begins now is a launch that is counted here, without a return probe. It is not
- * pushed: the first of the open calls, which is not in use, holds its arguments meanwhile.
- */
-GP_OWN_FRAME int is_launch_without_return(struct gp_thread *thread, struct pt_regs *ctx,
-					  struct gp_function *function, __u32 index, __u32 weight)
+/* Reads what a launch needs that gets no return probe. */
+static __always_inline void begin_launch_without_return(struct gp_thread *thread, struct gp_call *call,
+							struct pt_regs *ctx,
+							const struct gp_function *function, __u64 cookie,
+							__u32 weight)
 {
-	struct gp_call *call;
-
-	if (thread->depth || thread->has_failed)
-		return 0;
-	call = open_call(thread, 0);
 	call->flags = 0;
-	call->function = index;
+	call->function = cookie & (GP_FUNCTIONS - 1);
+	call->library = cookie >> 32;
 	call->weight = weight;
 	call->instance = thread->instance;
 	call->tgid = thread->tgid;
@@ -227,7 +222,41 @@ GP_OWN_FRAME int is_launch_without_return(struct gp_thread *thread, struct pt_re
 	call->stack_pointer = PT_REGS_SP(ctx);
 	save_registers(call, ctx);
 	read_launch_at_entry(call, function, ctx);
+}
+
+/*
+ * Whether the call that begins now is a launch that is counted here, or whose record is held, without a
+ * return probe. It is not pushed. If it is counted, the first of the open calls, which is not in use, holds
+ * its arguments meanwhile.
+ */
+GP_OWN_FRAME int is_launch_without_return(struct gp_thread *thread, struct pt_regs *ctx,
+					  struct gp_function *function, __u64 cookie, __u32 weight)
+{
+	if (thread->depth || thread->has_failed)
+		return 0;
+	if (function->flags & GP_STREAM) {
+		begin_launch_without_return(thread, &thread->held[0], ctx, function, cookie, weight);
+		return hold_launch(thread, function);
+	}
+	begin_launch_without_return(thread, open_call(thread, 0), ctx, function, cookie, weight);
 	return count_launch_at_entry(thread, function);
+}
+
+/* Whether the call that begins now is the launch that is expected inside a held one. It is held too. */
+GP_OWN_FRAME int is_expected_launch(struct gp_thread *thread, struct pt_regs *ctx,
+				    struct gp_function *function, __u64 cookie, __u32 weight)
+{
+	struct gp_call *outer = &thread->held[0], *call = &thread->held[1];
+
+	if (thread->held_count != 1 || thread->depth || !thread->expected.return_address ||
+	    thread->expected.function != (cookie & (GP_FUNCTIONS - 1)) ||
+	    outer->stack_pointer - PT_REGS_SP(ctx) != thread->expected.distance)
+		return 0;
+	begin_launch_without_return(thread, call, ctx, function, cookie, weight);
+	if (call->return_address != thread->expected.return_address)
+		return 0;
+	begin_held(thread, call, outer, function, thread->expected.duration_ns);
+	return 1;
 }
 
 /*
@@ -265,8 +294,13 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		thread = thread_of(current_task);
 	if (thread) {
 		thread->last_launch.start_ns = 0;
+		if (can_decline && thread->held_count) {
+			if (is_expected_launch(thread, ctx, function, cookie, weight))
+				return 1;
+			send_held(thread);
+		}
 		if (can_decline && function->flags & GP_SAMPLES_RETURNS &&
-		    is_launch_without_return(thread, ctx, function, index, weight))
+		    is_launch_without_return(thread, ctx, function, cookie, weight))
 			return 1;
 	}
 	has_return = !gp_config.entry_only && !(function->flags & GP_ENTRY_ONLY);

@@ -6,6 +6,28 @@
 #include "vmlinux.h"
 #include "../gpuprobe.h"
 
+/* The launch of the CUDA driver inside a launch of the CUDA runtime: see held_launches.bpf.h */
+struct gp_inner_launch {
+	/* what it returns to; 0 if there is none */
+	__u64 return_address;
+	/* how far it is below the outer launch on the stack */
+	__u32 distance;
+	__u32 function;
+	__u32 duration_ns;
+	__u32 reserved;
+};
+
+/* What a recording remembers of launches whose return was probed: see held_launches.bpf.h */
+struct gp_probed_launches {
+	/* the smallest and the largest grid and block, and the most shared memory: see gp_launches */
+	__u64 grid_least;
+	__u64 grid_most;
+	__u64 block_least;
+	__u64 block_most;
+	__u64 shared_most;
+	struct gp_inner_launch inner;
+};
+
 /*
  * A launch cache entry: a CUDA kernel and the stream that a thread launched it on, with their row numbers
  * (0 for none). With handle 0 it caches the row of a stream alone.
@@ -137,7 +159,17 @@ struct gp_thread {
 	__u64 meanwhile_ns;
 	__u64 meanwhile_since_ns;
 	struct gp_launch_cache_entry launch_cache[GP_LAUNCH_CACHE];
+	/* of the same launches; apart, because only recordings read it */
+	struct gp_probed_launches probed_launches[GP_LAUNCH_CACHE];
 	struct gp_unprobed_launch last_launch;
+	/*
+	 * launches whose records are held back: see held_launches.bpf.h. How many they are, the launch that is
+	 * expected inside the first, and the last one that was seen inside another, with its id
+	 */
+	__u64 held_count;
+	struct gp_inner_launch expected;
+	struct gp_inner_launch inner;
+	__u64 inner_id;
 	/* a call has failed, and no launch has succeeded since */
 	__u64 has_failed;
 	struct gp_failed_call last_failed;
@@ -161,6 +193,7 @@ struct gp_thread {
 	struct gp_node_kernels node_after;
 	struct gp_python_walk python;
 	struct gp_call open[GP_DEPTH];
+	struct gp_call held[GP_HELD];
 };
 
 #endif

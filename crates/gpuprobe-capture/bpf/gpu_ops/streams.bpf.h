@@ -44,6 +44,12 @@ static __always_inline bool is_cached(const struct gp_launch_cache_entry *cached
 	return cached->handle == handle && cached->stream == stream && cached->counted_as == counted_as;
 }
 
+/* The first entry of the set of the launch cache where a kernel and a stream may be. */
+static __always_inline __u64 launch_cache_set(__u64 handle, __u64 stream)
+{
+	return (handle ^ stream << 1) * 0x9e3779b97f4a7c15ULL >> 32 & (GP_LAUNCH_CACHE - 2);
+}
+
 /*
  * The launch cache entry of a kernel and a stream. Its row numbers are 0 if it was not in the cache. Each
  * set has two entries: a new one takes the first and moves the previous one to the second.
@@ -51,15 +57,17 @@ static __always_inline bool is_cached(const struct gp_launch_cache_entry *cached
 static __always_inline struct gp_launch_cache_entry *
 launch_cache_entry(struct gp_thread *thread, __u64 handle, __u64 stream, __u32 counted_as)
 {
-	__u64 hash = (handle ^ stream << 1) * 0x9e3779b97f4a7c15ULL >> 32;
-	struct gp_launch_cache_entry *first = &thread->launch_cache[hash & (GP_LAUNCH_CACHE - 2)];
-	struct gp_launch_cache_entry *second = &thread->launch_cache[(hash & (GP_LAUNCH_CACHE - 2)) + 1];
+	__u64 set = launch_cache_set(handle, stream);
+	struct gp_launch_cache_entry *first = &thread->launch_cache[set];
+	struct gp_launch_cache_entry *second = &thread->launch_cache[set + 1];
 
 	if (is_cached(first, handle, stream, counted_as))
 		return first;
 	if (is_cached(second, handle, stream, counted_as))
 		return second;
 	*second = *first;
+	if (!gp_config.rows)
+		thread->probed_launches[set + 1] = thread->probed_launches[set];
 	first->handle = handle;
 	first->stream = stream;
 	first->counted_as = counted_as;

@@ -54,6 +54,9 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     if f.class == Class::Launch && collect == Collect::Count {
         counted_launch(&mut row, counted);
     }
+    if f.class == Class::Launch && collect == Collect::Stream && row.outs == 0 {
+        sample_returns(&mut row, counted);
+    }
     if ["_ptsz", "_ptds", "_spt"].iter().any(|suffix| f.name.ends_with(suffix)) {
         row.flags |= number::FUNCTION_PER_THREAD;
     }
@@ -79,6 +82,11 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
 fn counted_launch(row: &mut gp_function, counted: CountedOps) {
     // counting needs no other arguments
     row.stack_words = launch_words(row.cuda_kernel, &row.op_desc);
+    sample_returns(row, counted);
+}
+
+/// Lets some returns of a launch go unprobed, if that is wanted.
+fn sample_returns(row: &mut gp_function, counted: CountedOps) {
     let op = &row.op_desc;
     let is_list = [number::LAUNCH_LIST, number::LAUNCH_RUNTIME_LIST].contains(&op.shape);
     if counted.samples_launch_returns && op.op_kind == number::OP_LAUNCH && !is_list {

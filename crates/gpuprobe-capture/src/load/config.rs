@@ -40,7 +40,8 @@ pub struct CaptureConfig {
     pub names: bool,
     /// Count launches, graphs and gaps in the kernel.
     pub launches: bool,
-    /// Do not probe the return of every launch that is counted in rows, where a return probe can be declined.
+    /// Do not probe the return of every launch, where a return probe can be declined: of launches that are counted in
+    /// rows, or streamed.
     pub sample_launch_returns: bool,
     /// Count copies in the kernel.
     pub copies: bool,

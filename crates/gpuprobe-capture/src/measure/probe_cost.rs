@@ -26,10 +26,11 @@ const ROUNDS: usize = 10;
 /// Calls per measurement.
 const CALLS: u64 = 100;
 /// Bytes written between two calls, to measure the cost in a program that does other work between them: the data of
-/// the probe has left the nearest caches then.
-const CACHE_FILL_BYTES: usize = 2 << 20;
+/// the probe has left the caches of the CPU then. It is several times the size of these caches, so that what is left
+/// there does not depend on chance. Real programs evict less, but probes also evict what the programs use.
+const CACHE_FILL_BYTES: usize = 8 << 20;
 /// Calls that are measured in this way.
-const COLD_CALLS: usize = 40;
+const COLD_CALLS: usize = 60;
 /// A larger ratio is not caused by the caches, but by other use of the machine.
 const MAX_COLDER: f64 = 4.0;
 /// The kinds of instruction under a probe, the cheaper one first.

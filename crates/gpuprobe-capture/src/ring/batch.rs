@@ -1,5 +1,7 @@
 //! A batch of events taken from the rings.
 
+use std::collections::HashSet;
+
 use gpuprobe_event::counters::ProcessKey;
 use gpuprobe_event::{Call, Event, Outcome, ProcessChange, ProcessEvent, Tgid, XidEvent};
 
@@ -90,6 +92,12 @@ impl Batch {
         self.xids.retain(|xid| xid.at_ns < at_ns);
     }
 
+    /// Removes calls that are known already.
+    pub(crate) fn remove_calls(&mut self, known: &[Call]) {
+        let known: HashSet<_> = known.iter().map(|call| call.id).collect();
+        self.calls.retain(|event| !matches!(event, Event::Call(call) if known.contains(&call.id)));
+    }
+
     /// Takes out the calls that were not seen to return although their process had not exited.
     pub(crate) fn take_open(&mut self) -> Vec<Call> {
         let has_exited = |call: &Call| {
@@ -145,6 +153,7 @@ mod tests {
             weight: 1,
             start_ns,
             outcome: Outcome::Returned { value: 0, duration_ns },
+            return_probed: true,
             tgid: Tgid(1),
             tid: Tid(1),
             process: "a".into(),
@@ -232,6 +241,17 @@ mod tests {
         assert_eq!((open, batch.calls.len()), (vec![2], 2));
         batch.remove_after(5);
         assert_eq!((batch.calls.len(), batch.processes.len()), (1, 0), "later events are removed");
+    }
+
+    #[test]
+    fn launches_that_are_known_already_are_taken_once() {
+        let mut batch = Batch { calls: vec![call(1, 2), call(5, 2), call(9, 2)], ..Batch::default() };
+        let known = match call(5, 2) {
+            Event::Call(call) => *call,
+            other => panic!("{other:?}"),
+        };
+        batch.remove_calls(&[known]);
+        assert_eq!(times(batch), [3, 11]);
     }
 
     #[test]

@@ -251,13 +251,15 @@ impl Decoder {
         }
     }
 
-    /// Decodes an open call, as the state of its thread has it. Calls of state-only probes are not reported.
+    /// Decodes an open call, or a held launch, as the state of its thread has it. Calls of state-only probes are not
+    /// reported.
     pub(crate) fn open_call(&mut self, raw: &gp_call) -> Option<Call> {
         if raw.reported == 0 {
             return None;
         }
         let function = catalogue().get(FunctionId(u32::from(raw.function)))?;
-        let open = gp_call { flags: raw.flags | number::CALL_UNFINISHED, ..*raw };
+        let unfinished = if is_return_probed(raw) { number::CALL_UNFINISHED } else { 0 };
+        let open = gp_call { flags: raw.flags | unfinished, ..*raw };
         Some(*self.build(function, &open))
     }
 
@@ -278,6 +280,7 @@ impl Decoder {
             weight: raw.weight.max(1),
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: outcome(function, raw, result),
+            return_probed: is_return_probed(raw),
             tgid: Tgid(raw.tgid),
             tid: Tid(raw.tid),
             process,
@@ -427,10 +430,17 @@ fn result_of(function: &Function, raw: &gp_call) -> u64 {
     if is_nothing { 0 } else { raw.result }
 }
 
+const UNOBSERVED_AND_BEGUN: u16 = number::CALL_UNOBSERVED | number::CALL_BEGUN;
+
+/// Whether the return of a call is probed, or it is not known how it ended.
+fn is_return_probed(raw: &gp_call) -> bool {
+    raw.flags & UNOBSERVED_AND_BEGUN != number::CALL_UNOBSERVED
+}
+
 fn outcome(function: &Function, raw: &gp_call, value: u64) -> Outcome {
     if function.result == ResultKind::Moment {
         Outcome::Instant
-    } else if raw.flags & number::CALL_UNOBSERVED != 0 {
+    } else if raw.flags & UNOBSERVED_AND_BEGUN == UNOBSERVED_AND_BEGUN {
         Outcome::Unobserved
     } else if raw.flags & number::CALL_BEGUN != 0 {
         Outcome::Begun

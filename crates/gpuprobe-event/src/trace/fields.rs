@@ -135,6 +135,9 @@ pub fn call_fields(call: &Call, to: &mut impl Fields) {
     if call.nested {
         to.flag("nested", true);
     }
+    if !call.return_probed {
+        to.flag("return_probed", false);
+    }
     effect_fields(call, to);
     if let Some(DeviceTime { calls, ns }) = call.driver {
         to.uint("driver_calls", calls);

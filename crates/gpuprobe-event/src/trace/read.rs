@@ -278,6 +278,7 @@ impl Earlier {
             weight: number(object, "weight").and_then(|n| u16::try_from(n).ok()).unwrap_or(1).max(1),
             start_ns,
             outcome,
+            return_probed: object.get("return_probed").and_then(Json::as_bool).unwrap_or(true),
             tgid,
             tid: Tid(small(object, "tid")?),
             process: self.names.share(object.get("process")?.as_str()?, most::NAME),

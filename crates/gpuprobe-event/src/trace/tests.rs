@@ -14,6 +14,7 @@ pub(super) fn malloc() -> Call {
         weight: 1,
         start_ns: 1_234_567_891,
         outcome: Outcome::Returned { value: 0, duration_ns: 2345 },
+        return_probed: true,
         tgid: Tgid(100),
         tid: Tid(101),
         process: Arc::from("py\"thon\n"),
@@ -66,6 +67,12 @@ pub(super) fn launch() -> Call {
         stack: Some(["main (a.c:3)".to_owned(), "?".to_owned()].into()),
         ..malloc()
     }
+}
+
+/// A launch without a return probe.
+fn unprobed_launch() -> Call {
+    let outcome = Outcome::Returned { value: 0, duration_ns: 999 };
+    Call { id: 11, outcome, return_probed: false, status: Some(0), error: None, stack: None, ..launch() }
 }
 
 pub(super) fn copy(transfer: Transfer) -> Call {
@@ -130,6 +137,7 @@ fn events() -> Vec<Event> {
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
+        Event::Call(Box::new(unprobed_launch())),
         Event::Call(Box::new(Call { id: 9, outcome: Outcome::Unfinished, status: None, ..malloc() })),
         Event::Call(Box::new(copy(whole))),
         Event::Call(Box::new(Call { id: 11, ..copy(batch) })),
@@ -280,7 +288,7 @@ fn events_round_trip() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (24, 8, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (25, 9, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

@@ -135,6 +135,7 @@ impl Numbers {
             weight: 1 + self.next() as u16 % 100,
             start_ns: self.next(),
             outcome,
+            return_probed: self.below(9) > 0,
             tgid: Tgid(self.next() as u32),
             tid: Tid(self.next() as u32),
             process: self.name().into(),

@@ -215,6 +215,9 @@ fn dim([x, y, z]: [u32; 3]) -> String {
 fn result(call: &Call) -> String {
     let mut parts: Vec<String> = Vec::new();
     match call.outcome {
+        Outcome::Returned { .. } if !call.return_probed => {
+            parts.push("its return was not probed: estimated time".to_owned());
+        }
         Outcome::Returned { .. } | Outcome::Instant => {}
         Outcome::Unfinished => parts.push("did not return".to_owned()),
         Outcome::Begun | Outcome::Unobserved => parts.push("its return was not recorded".to_owned()),

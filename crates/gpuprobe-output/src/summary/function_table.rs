@@ -5,7 +5,7 @@ use gpuprobe_event::trace::SampledCalls;
 
 use super::layout::{NameTable, SummaryOptions, line, name};
 use super::quality::{Quality, marked};
-use crate::sampled::recorded_mark;
+use crate::sampled::{MARK, recorded_mark, unprobed_returns};
 use crate::units::{bytes, count, duration};
 
 /// The most functions that are named in the line about calls that did not return.
@@ -56,7 +56,8 @@ pub(super) fn hides_internal(report: &SummaryReport, options: &SummaryOptions) -
 
 fn cells(row: &TreeRow, sampled: &[SampledCalls]) -> Vec<String> {
     let f = &row.function;
-    let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
+    let mark = if f.unprobed_returns > 0 { MARK } else { "" };
+    let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| format!("{mark}{}", duration(ns)));
     let or_nothing = |n: u64, text: fn(u64) -> String| if n == 0 { "-".to_owned() } else { text(n) };
     let returned = f.calls > f.unobserved;
     vec![
@@ -105,6 +106,9 @@ fn notes(
     if unobserved > 0 {
         let calls = count(unobserved, "call", "calls");
         line(out, format_args!("{calls} counted at entry: the return is not recorded"));
+    }
+    if let Some(text) = unprobed_returns(sum(|f| f.unprobed_returns)) {
+        line(out, format_args!("{text}"));
     }
     if unfinished > 0 {
         let open = rows.iter().filter(|row| row.function.unfinished > 0);

@@ -35,6 +35,7 @@ impl Calls {
                 value: status.cast_unsigned(),
                 duration_ns: 10_u64.pow(id as u32 % 6) + 12,
             },
+            return_probed: true,
             tgid: Tgid(12_345),
             tid: Tid(12_347),
             process: "basic02".into(),

@@ -40,6 +40,7 @@ fn call(id: u64, api: Api, name: &str, duration_ns: u64, status: i64) -> Call {
         weight: 1,
         start_ns: id * 1_000_000,
         outcome: Outcome::Returned { value: status.cast_unsigned(), duration_ns },
+        return_probed: true,
         tgid: Tgid(4242),
         tid: Tid(4242),
         process: "train\x1b[31m".into(),

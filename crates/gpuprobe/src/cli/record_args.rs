@@ -112,6 +112,12 @@ pub(crate) struct RecordArgs {
     /// With -d: also the processes that these fork from now on
     #[arg(long, conflicts_with = "all")]
     pub(crate) children: bool,
+    /// Probe the return of every launch. Otherwise, where the Linux kernel has sessions (6.13), one in 16 is probed on
+    /// average, and what is new or follows a failure: launches cost half as much, the times of the others are
+    /// estimated, and one that fails like no other before may not be seen to fail. With --stack, --phases, --verify,
+    /// --gpu-time, --driver and hooks in the Linux kernel, every return is probed
+    #[arg(long)]
+    pub(crate) all_launch_returns: bool,
     /// Stop after this long, such as 10s or 2m [default: at Ctrl-C, or when the processes have exited]
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub(crate) duration: Option<Duration>,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use gpuprobe_analysis::{LiveMemory, LiveTensors, Rules};
 use gpuprobe_capture::{Batch, CaptureConfig, Collect, Urgent, terminal_size, utc_offset_seconds};
 use gpuprobe_event::{LossCause, Losses, Tgid};
@@ -15,7 +15,7 @@ use gpuprobe_output::MemoryOptions;
 use crate::cli::{MemoryArgs, RESCAN};
 use crate::session::command::supervise::{AtQuit, SupervisedCommand};
 use crate::session::follow::mapping_watch::Watch;
-use crate::session::follow::process_set::{ProcessSet, process_of_thread};
+use crate::session::follow::process_set::{ProcessSet, attach_given};
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
 use crate::session::host::observer::{MEMORY, Observer, unix_seconds};
@@ -221,11 +221,8 @@ fn observe_running(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
         followed.take(&batch);
         view.losses = watch.losses().clone();
         view.take(&batch)?;
-        match args.pids.is_empty() {
-            true => watch.rescan_if_due(&mut view.observer.probes),
-            false => watch.probe_new_mappings_of(followed.running(), &mut view.observer.probes),
-        }
-        let all_exited = !args.pids.is_empty() && followed.running().is_empty();
+        watch.probe_new(&followed, &mut view.observer.probes);
+        let all_exited = followed.is_given() && followed.running().is_empty();
         if is_ended || all_exited || view.is_over(duration) {
             break;
         }
@@ -236,23 +233,13 @@ fn observe_running(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     Ok(0)
 }
 
-/// Probes the given processes, or the whole host.
+/// Probes the given processes, or the whole host. Calls before the start are not losses here.
 fn attach(pids: &[u32], probes: &mut Probes) -> Result<()> {
-    for pid in pids {
-        if let Some(process) = process_of_thread(*pid) {
-            bail!("{pid} is a thread of process {process}: use -d {process}");
-        }
-        probes.attach_process(Tgid(*pid)).with_context(|| format!("cannot watch process {pid}"))?;
-        probes.capture.observe(Tgid(*pid));
-        probes.capture.add_target(Tgid(*pid))?;
+    if pids.is_empty() {
+        probes.attach_host();
+        return Ok(());
     }
-    // a process may have mapped only the CUDA runtime, which loads libcuda at its first call
-    match pids.is_empty() {
-        // calls before the start are not losses here
-        true => drop(probes.attach_host()),
-        false => probes.attach_host_quietly(),
-    }
-    Ok(())
+    attach_given(pids, probes)
 }
 
 /// Reports losses that verdicts do not mention, and skips.

@@ -42,6 +42,21 @@ pub(crate) fn run(args: &RecordArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Whether most launches have no return probe. Their records have no stack, no entry of their own, and nothing that
+/// happens inside them except for the launch of the CUDA driver.
+fn samples_launch_returns(args: &RecordArgs) -> bool {
+    let recording = &args.recording;
+    let resolved = &recording.attach.resolved;
+    let needs_returns = recording.stack
+        || recording.phases
+        || recording.verify
+        || recording.gpu_time.is_some()
+        || !recording.attach.driver.is_empty()
+        || !resolved.functions.is_empty()
+        || !resolved.tracepoints.is_empty();
+    !args.all_launch_returns && !needs_returns
+}
+
 /// Records until the time is over, the processes have exited, the trace is full or a signal comes. Calls `begun` when
 /// calls are recorded from then on.
 pub(crate) fn record(args: &RecordArgs, begun: impl FnOnce()) -> Result<(Recorded, EndedBy)> {
@@ -51,6 +66,7 @@ pub(crate) fn record(args: &RecordArgs, begun: impl FnOnce()) -> Result<(Recorde
     let config = CaptureConfig {
         only_targets: !args.all,
         follow_forks: args.children,
+        sample_launch_returns: samples_launch_returns(args),
         ..capture_config_of_recording(&args.recording, &selection)
     };
     let wanted = FollowTargets { pids: &args.pids, paths: &[], hooks };

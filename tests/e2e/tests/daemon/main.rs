@@ -5,6 +5,7 @@ mod daemon_figures;
 mod daemon_http;
 mod failure_points;
 mod failures;
+mod given_processes;
 mod nvml;
 mod pending_calls;
 mod recordings_on_demand;

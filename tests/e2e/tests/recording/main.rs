@@ -6,6 +6,7 @@ mod command_user;
 mod examples;
 mod full_speed;
 mod internal_calls;
+mod launch_records;
 mod loss;
 mod record_command;
 mod report_command;

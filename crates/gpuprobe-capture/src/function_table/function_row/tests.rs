@@ -171,7 +171,7 @@ fn a_report_of_a_tensor_is_read_from_its_arguments() {
 }
 
 #[test]
-fn returns_are_sampled_of_launches_of_one_kernel_that_are_counted() {
+fn returns_are_sampled_of_launches_of_one_kernel_that_are_counted_or_recorded() {
     let samples = |name: &str, collect, rows| {
         let counted =
             CountedOps { launches: true, rows, samples_launch_returns: true, ..CountedOps::default() };
@@ -181,7 +181,11 @@ fn returns_are_sampled_of_launches_of_one_kernel_that_are_counted() {
     assert!(
         samples("cuLaunchKernel", Collect::Count, true) && samples("cuLaunchKernelEx", Collect::Count, true)
     );
-    assert!(!samples("cuLaunchKernel", Collect::CountAndStream, true), "its record needs the return");
+    assert!(
+        samples("cuLaunchKernel", Collect::Stream, false)
+            && samples("cuLaunchKernelEx", Collect::Stream, false)
+    );
+    assert!(!samples("cuLaunchKernel", Collect::CountAndStream, true), "counts and records are compared");
     assert!(!samples("cuLaunchCooperativeKernelMultiDevice", Collect::Count, true), "several kernels");
     assert!(
         !samples("cuGraphLaunch", Collect::Count, true) && !samples("cuMemAlloc_v2", Collect::Count, true)

@@ -57,6 +57,20 @@ fn an_earlier_allocation_at_the_same_address_is_replaced_and_not_freed() {
 }
 
 #[test]
+fn a_launch_whose_return_is_not_probed_has_succeeded() {
+    let flags = number::CALL_UNOBSERVED;
+    let raw = gp_call { flags, reported: 1, duration_ns: 700, ..driver_call("cuLaunchKernel") };
+    let held = decode(&raw);
+    assert_eq!((held.return_probed, held.status, held.failed()), (false, Some(0), false));
+    assert_eq!(held.duration_ns(), Some(700));
+    assert_eq!(decoder().open_call(&raw).map(|call| call.outcome), Some(held.outcome), "it is not open");
+    let begun = decode(&gp_call { flags: flags | number::CALL_BEGUN, ..raw });
+    assert_eq!((begun.outcome, begun.return_probed), (Outcome::Unobserved, true));
+    let open = decoder().open_call(&gp_call { flags: 0, ..raw }).unwrap();
+    assert_eq!((open.outcome, open.return_probed), (Outcome::Unfinished, true));
+}
+
+#[test]
 fn an_unmap_that_ends_two_allocations_counts_two_frees() {
     let raw = gp_call { bytes: 4 << 20, effect: number::EFFECT_PHYSICAL, ..driver_call("cuMemUnmap") };
     let released = |allocations| gp_detail { released: gp_released { physical: 0, allocations } };

@@ -66,6 +66,7 @@ pub(super) const COLUMNS: &[(&str, Kind)] = &[
     ("parent", Kind::Rising),
     ("weight", Kind::Int),
     ("nested", Kind::Bool),
+    ("return_probed", Kind::Bool),
     ("size", Kind::Int),
     ("freed", Kind::Int),
     ("replaced", Kind::Int),

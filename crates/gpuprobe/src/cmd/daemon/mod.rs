@@ -23,6 +23,7 @@ use nix::sys::signal::Signal;
 use crate::cli::daemon_settings::require_trusted;
 use crate::cli::{DaemonArgs, GraphTimes, ResolvedHooks};
 use crate::session::follow::mapping_watch::Watch;
+use crate::session::follow::process_set::{ProcessSet, attach_given};
 use crate::session::gpu_time::gpu_times::Schedule;
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
@@ -121,6 +122,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
         signals,
         // before the host is scanned, so that no mapping is missed
         watch: Watch::start(args.rescan),
+        followed: ProcessSet::new(&args.pids),
         args: args.clone(),
         latest,
         server: None,
@@ -236,6 +238,7 @@ struct Daemon {
     observer: Observer,
     signals: Signals,
     watch: Watch,
+    followed: ProcessSet,
     args: DaemonArgs,
     latest: Latest,
     server: Option<ServerHandle>,
@@ -259,15 +262,15 @@ impl Daemon {
     }
 
     fn attach(&mut self, args: &DaemonArgs) -> Result<()> {
-        for pid in &args.pids {
-            self.observer.probes.attach_process(Tgid(*pid))?;
-            self.observer.probes.capture.add_target(Tgid(*pid))?;
-        }
         for path in &args.paths {
             self.observer.probes.attach_file(path)?;
         }
-        let late = self.observer.probes.attach_host();
-        self.watch.count_late_attach(late);
+        if args.pids.is_empty() {
+            let late = self.observer.probes.attach_host();
+            self.watch.count_late_attach(late);
+        } else {
+            attach_given(&args.pids, &mut self.observer.probes)?;
+        }
         if self.observer.probes.capture.attached().next().is_none() {
             note!(
                 "gpuprobe: no GPU library found yet: libraries are probed when processes start to use them"
@@ -303,7 +306,8 @@ impl Daemon {
             let batch = self.observer.probes.take()?;
             drop(urgent);
             self.observer.take(&batch)?;
-            self.watch.rescan_if_due(&mut self.observer.probes);
+            self.followed.take(&batch);
+            self.watch.probe_new(&self.followed, &mut self.observer.probes);
             self.observer.probes.enforce_budget_by_counters()?;
             if !has_read_launches && published.elapsed() >= read_launches_after {
                 has_read_launches = true;

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use gpuprobe_analysis::{LiveMemory, Rules};
 use gpuprobe_capture::{CaptureConfig, Collect, ThreadIterator, Tier, Urgent};
 use gpuprobe_event::Tgid;
@@ -14,6 +14,7 @@ use super::host_reader::{Answer, HostSource, Hosts};
 use crate::cli::{RESCAN, TopArgs};
 use crate::cmd::daemon::{EVERYTHING, REST};
 use crate::session::follow::mapping_watch::Watch;
+use crate::session::follow::process_set::{ProcessSet, attach_given};
 use crate::session::host::gpu_numbering::GpuNumbering;
 use crate::session::host::gpu_state_poller::GpuStatePoller;
 use crate::session::host::observer::Observer;
@@ -32,6 +33,7 @@ const WARM_UP: Duration = Duration::from_secs(30);
 struct LocalSource {
     observer: Observer,
     watch: Watch,
+    followed: ProcessSet,
     self_metrics: SelfMetricsReader,
 }
 
@@ -80,21 +82,20 @@ impl LocalSource {
             .with_pending_calls(pending);
         // before the host is scanned, so that no mapping is missed
         let watch = Watch::start(RESCAN);
-        let mut source = Self { observer, watch, self_metrics: SelfMetricsReader::new(Path::new("/proc")) };
+        let followed = ProcessSet::new(&args.pids);
+        let self_metrics = SelfMetricsReader::new(Path::new("/proc"));
+        let mut source = Self { observer, watch, followed, self_metrics };
         source.attach(&args.pids)?;
         Ok(source)
     }
 
+    /// Calls before the start are no losses of a view that has just begun.
     fn attach(&mut self, pids: &[u32]) -> Result<()> {
-        let probes = &mut self.observer.probes;
-        for pid in pids {
-            probes.attach_process(Tgid(*pid)).with_context(|| format!("cannot watch process {pid}"))?;
-            probes.capture.add_target(Tgid(*pid))?;
+        if pids.is_empty() {
+            self.observer.probes.attach_host();
+            return Ok(());
         }
-        let late = probes.attach_host();
-        // calls before the start are no losses of a view that has just begun
-        drop(late);
-        Ok(())
+        attach_given(pids, &mut self.observer.probes)
     }
 }
 
@@ -123,7 +124,8 @@ impl HostSource for LocalSource {
         let batch = self.observer.probes.take()?;
         drop(urgent);
         self.observer.take(&batch)?;
-        self.watch.rescan_if_due(&mut self.observer.probes);
+        self.followed.take(&batch);
+        self.watch.probe_new(&self.followed, &mut self.observer.probes);
         self.observer.probes.enforce_budget_by_counters()?;
         let budget_due = self.observer.probes.budget_due();
         let rest = budget_due.into_iter().chain([most, REST]).min().unwrap_or_default();

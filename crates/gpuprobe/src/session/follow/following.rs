@@ -37,8 +37,6 @@ pub(crate) struct Following {
     signals: Signals,
     watch: Option<Watch>,
     followed: ProcessSet,
-    /// Only given processes are followed.
-    has_pids: bool,
     /// SIGQUIT, which Ctrl-\ sends, asks for stacks instead of ending the session.
     quit_shows_stacks: bool,
     wants_stacks: bool,
@@ -61,13 +59,11 @@ impl Following {
         // before processes are scanned, so that no mapping is missed
         let watch = if wanted.paths.is_empty() { Some(Watch::start(RESCAN)) } else { None };
         attach(wanted, &mut probes, verbose)?;
-        let has_pids = !wanted.pids.is_empty();
         Ok(Self {
             probes,
             signals,
             watch,
             followed: ProcessSet::new(wanted.pids),
-            has_pids,
             quit_shows_stacks: false,
             wants_stacks: false,
         })
@@ -89,7 +85,7 @@ impl Following {
 
     /// The given processes that still run, or all that use GPUs.
     pub(crate) fn processes(&self) -> Vec<Tgid> {
-        match self.has_pids {
+        match self.followed.is_given() {
             true => self.followed.running().iter().copied().collect(),
             false => gpu_processes(Path::new("/proc")).into_iter().map(Tgid).collect(),
         }
@@ -110,10 +106,8 @@ impl Following {
     pub(crate) fn take(&mut self) -> Result<Batch> {
         let batch = self.probes.take()?;
         self.followed.take(&batch);
-        match &mut self.watch {
-            Some(watch) if !self.has_pids => watch.rescan_if_due(&mut self.probes),
-            Some(watch) => watch.probe_new_mappings_of(self.followed.running(), &mut self.probes),
-            None => {}
+        if let Some(watch) = &mut self.watch {
+            watch.probe_new(&self.followed, &mut self.probes);
         }
         Ok(batch)
     }
@@ -130,7 +124,7 @@ impl Following {
 
     /// Whether all given processes have exited.
     pub(crate) fn all_exited(&self) -> bool {
-        self.has_pids && self.followed.running().is_empty()
+        self.followed.is_given() && self.followed.running().is_empty()
     }
 
     /// All losses up to now.

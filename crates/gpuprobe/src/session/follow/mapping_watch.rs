@@ -8,6 +8,7 @@ use gpuprobe_capture::{Mapped, Mappings, NewMappings};
 use gpuprobe_discover::{DiscoverError, identity};
 use gpuprobe_event::{LossCause, Losses, Tgid};
 
+use super::process_set::ProcessSet;
 use crate::session::probes::probe_set::Probes;
 use crate::terminal::notes::note;
 
@@ -71,8 +72,16 @@ impl Watch {
         &self.losses
     }
 
+    /// Probes what was mapped since the last call: by the processes that the user gave, or on the whole host.
+    pub(crate) fn probe_new(&mut self, followed: &ProcessSet, probes: &mut Probes) {
+        match followed.is_given() {
+            true => self.probe_new_mappings_of(followed.running(), probes),
+            false => self.rescan_if_due(probes),
+        }
+    }
+
     /// Probes what these processes have mapped since the last call.
-    pub(crate) fn probe_new_mappings_of(&mut self, processes: &HashSet<Tgid>, probes: &mut Probes) {
+    fn probe_new_mappings_of(&mut self, processes: &HashSet<Tgid>, probes: &mut Probes) {
         let (new, attaches) = (self.take(), probes.attaches);
         for mapped in new.mapped.iter().filter(|mapped| processes.contains(&mapped.tgid)) {
             self.consider(mapped, probes);
@@ -91,7 +100,7 @@ impl Watch {
     }
 
     /// Probes new libraries of the whole host, and detaches unused ones when a scan is due.
-    pub(crate) fn rescan_if_due(&mut self, probes: &mut Probes) {
+    fn rescan_if_due(&mut self, probes: &mut Probes) {
         let (new, attaches) = (self.take(), probes.attaches);
         for mapped in &new.mapped {
             self.consider(mapped, probes);

@@ -2,19 +2,30 @@
 
 use std::collections::HashSet;
 
+use anyhow::{Context, Result, bail};
 use gpuprobe_capture::Batch;
 use gpuprobe_event::{ProcessChange, Tgid};
 
+use crate::session::probes::probe_set::Probes;
+
 #[derive(Debug, Default)]
-pub(crate) struct ProcessSet(HashSet<Tgid>);
+pub(crate) struct ProcessSet {
+    running: HashSet<Tgid>,
+    /// The user gave some; without any, all processes of the host are meant.
+    is_given: bool,
+}
 
 impl ProcessSet {
     pub(crate) fn new(pids: &[u32]) -> Self {
-        Self(pids.iter().map(|pid| Tgid(*pid)).collect())
+        Self { running: pids.iter().map(|pid| Tgid(*pid)).collect(), is_given: !pids.is_empty() }
     }
 
     pub(crate) fn running(&self) -> &HashSet<Tgid> {
-        &self.0
+        &self.running
+    }
+
+    pub(crate) fn is_given(&self) -> bool {
+        self.is_given
     }
 
     /// Adds forked processes and removes exited ones.
@@ -22,15 +33,31 @@ impl ProcessSet {
         for (_, process) in &batch.processes {
             match process.change {
                 ProcessChange::Exit => {
-                    self.0.remove(&process.tgid);
+                    self.running.remove(&process.tgid);
                 }
-                ProcessChange::Start if process.parent.is_some_and(|p| self.0.contains(&p)) => {
-                    self.0.insert(process.tgid);
+                ProcessChange::Start if process.parent.is_some_and(|p| self.running.contains(&p)) => {
+                    self.running.insert(process.tgid);
                 }
                 _ => {}
             }
         }
     }
+}
+
+/// Probes the given processes and follows them. Files that only other processes use are not probed: that would slow down
+/// these processes for nothing. But the installed libraries are, because a process may have mapped only the CUDA runtime,
+/// which loads libcuda at its first call.
+pub(crate) fn attach_given(pids: &[u32], probes: &mut Probes) -> Result<()> {
+    for pid in pids {
+        if let Some(process) = process_of_thread(*pid) {
+            bail!("{pid} is a thread of process {process}: use -d {process}");
+        }
+        probes.attach_process(Tgid(*pid)).with_context(|| format!("cannot watch process {pid}"))?;
+        probes.capture.observe(Tgid(*pid));
+        probes.capture.add_target(Tgid(*pid))?;
+    }
+    probes.attach_installed_quietly();
+    Ok(())
 }
 
 /// The process of a thread; `None` if the number is a process or unknown.

@@ -418,27 +418,24 @@ impl Probes {
 
     /// Probes all libraries of the host. Returns the processes that had already mapped one.
     pub(crate) fn attach_host(&mut self) -> HashSet<Tgid> {
-        let late = self.attach_files_of_host();
-        // their next call may need a stack
-        late.iter().for_each(|tgid| self.capture.observe(*tgid));
-        late
-    }
-
-    fn attach_files_of_host(&mut self) -> HashSet<Tgid> {
         if let Some(gpu_times) = &mut self.gpu_times {
             for pid in gpu_processes(Path::new(PROC)) {
                 gpu_times.agents.consider(Tgid(pid), &mut self.capture);
             }
         }
         let scan = self.inspector.of_host(Path::new(PROC), &HostPaths::default());
-        self.attach_scan(scan).late
+        let late = self.attach_scan(scan).late;
+        // their next call may need a stack
+        late.iter().for_each(|tgid| self.capture.observe(*tgid));
+        late
     }
 
-    /// Probes all libraries of the host because the given processes may use them later. Files that cannot be probed
-    /// are not reported until one of these processes has mapped them.
-    pub(crate) fn attach_host_quietly(&mut self) {
+    /// Probes the installed libraries because the given processes may use them later. Files that cannot be probed are not
+    /// reported until one of these processes has mapped them.
+    pub(crate) fn attach_installed_quietly(&mut self) {
         self.suppress_skips = true;
-        self.attach_files_of_host();
+        let scan = self.inspector.of_installed(&HostPaths::default());
+        self.attach_scan(scan);
         self.suppress_skips = false;
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id));

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 OR MIT */
+/*
+ * Launches of recordings without a return probe. As in launch_entries.bpf.h, most launches need none: they
+ * are taken to have succeeded, and to have taken as long as the last launch of the same CUDA kernel on the
+ * same stream of the thread whose return was probed. But each of them has a record.
+ *
+ * A launch of the CUDA runtime calls a launch of the CUDA driver. Neither has a return probe then, so the
+ * stack of open calls cannot show that one is inside the other. When both returns are probed, the distance
+ * between the two on the stack is noted, and the address in the runtime that the inner one returns to. The
+ * next call of a thread after a launch of the runtime is inside of it if both are the same again.
+ *
+ * Records are held back until the next call of their thread begins: at the latest then, the launches have
+ * returned. So they do not overlap, and an inner launch is sent before the outer one, as always.
+ */
+#ifndef GP_HELD_LAUNCHES_BPF_H
+#define GP_HELD_LAUNCHES_BPF_H
+
+#include "launch_entries.bpf.h"
+#include "../core/open_calls.bpf.h"
+
+/* What is remembered of the launches of this kernel on this stream. */
+static __always_inline struct gp_probed_launches *
+probed_launches(struct gp_thread *thread, const struct gp_launch_cache_entry *cached)
+{
+	__u64 set = launch_cache_set(cached->handle, cached->stream);
+	struct gp_launch_cache_entry *first = &thread->launch_cache[set];
+
+	return &thread->probed_launches[is_cached(first, cached->handle, cached->stream, cached->counted_as)
+					    ? set
+					    : set + 1];
+}
+
+/* Fills in what a held launch does not have from its entry. It is taken to have succeeded. */
+static __always_inline void begin_held(struct gp_thread *thread, struct gp_call *call,
+				       const struct gp_call *outer, const struct gp_function *function,
+				       __u64 duration_ns)
+{
+	__u16 weight = call->weight;
+
+	begin_call(thread, call, outer, function, call->function);
+	call->flags = outer ? GP_UNOBSERVED | GP_NESTED_OP : GP_UNOBSERVED;
+	call->weight = weight;
+	call->result = 0;
+	call->bytes = 0;
+	call->space = 0;
+	call->start_ns = bpf_ktime_get_ns();
+	call->duration_ns = duration_ns;
+	thread->held_count++;
+}
+
+/*
+ * Holds the launch that begins now, if it needs no return probe. Its arguments are in the first held call.
+ * Returns 0 if its return is to be probed.
+ */
+GP_GLOBAL_FUNC int hold_launch(struct gp_thread *thread, const struct gp_function *function)
+{
+	struct gp_launch_cache_entry *cached;
+	struct gp_probed_launches *probed;
+	struct launch launch = {};
+	struct gp_call *call;
+
+	if (!thread || !function)
+		return 0;
+	call = &thread->held[0];
+	if (call->flags)
+		return 0;
+	read_launch(call, function, &launch);
+	cached = launch_cache_entry(thread, launch.handle, launch.stream, call->function + 1);
+	if (!cached->unprobed_left)
+		return 0;
+	if (gp_has_captured) {
+		struct gp_stream *stream = stream_row(cached->stream_row);
+
+		if (!stream || stream->capture)
+			return 0;
+	}
+	probed = probed_launches(thread, cached);
+	if (launch.shared > probed->shared_most ||
+	    !is_within(probed->grid_least, probed->grid_most, launch.grid) ||
+	    !is_within(probed->block_least, probed->block_most, launch.block))
+		return 0;
+	cached->unprobed_left--;
+	thread->expected = probed->inner;
+	begin_held(thread, call, NULL, function, cached->probed_ns);
+	return 1;
+}
+
+/* Sends a held launch. It has returned before now. */
+static __always_inline void send_held_call(struct gp_call *call, __u64 now)
+{
+	__u32 index = call->function;
+	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
+
+	if (call->duration_ns > now - call->start_ns)
+		call->duration_ns = now - call->start_ns;
+	if (function && !(gp_config.outermost_only && call->parent))
+		send_call(call, function);
+}
+
+/* Makes the outer one of two held launches last until the inner one has ended. */
+static __always_inline void enclose_held(struct gp_call *outer, const struct gp_call *inner)
+{
+	__u64 least = inner->start_ns + inner->duration_ns - outer->start_ns;
+
+	if (outer->duration_ns < least)
+		outer->duration_ns = least;
+}
+
+/*
+ * Sends the held launches of a thread, whose next call begins now, or which exits. If observation has ended
+ * meanwhile, the iterator may have written them too; user space takes them once.
+ */
+GP_GLOBAL_FUNC int send_held(struct gp_thread *thread)
+{
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!thread)
+		return 0;
+	if (is_stopped_at(now))
+		now = gp_stop_ns;
+	if (thread->held_count == GP_HELD) {
+		send_held_call(&thread->held[1], now);
+		enclose_held(&thread->held[0], &thread->held[1]);
+	}
+	if (thread->held_count)
+		send_held_call(&thread->held[0], now);
+	thread->held_count = 0;
+	return 0;
+}
+
+/* Extends a range to include a value. */
+static __always_inline void include(__u64 *least, __u64 *most, __u64 packed)
+{
+	if (volume(packed) < volume(*least))
+		*least = packed;
+	if (volume(packed) > volume(*most))
+		*most = packed;
+}
+
+/*
+ * A launch has returned. Decides which of the next ones have a return probe, and notes the launch that was
+ * made inside it. If there were other calls inside, the next ones all have return probes.
+ */
+GP_GLOBAL_FUNC int plan_held(struct gp_thread *thread, const struct gp_call *call,
+			     const struct gp_function *function, bool failed, __u64 returned_to)
+{
+	struct gp_launch_cache_entry *cached;
+	struct gp_probed_launches *probed;
+	struct launch launch = {};
+	bool is_new, has_inner, is_simple;
+
+	if (!thread || !call || !function)
+		return 0;
+	if (thread->depth) {
+		thread->inner_id = call->id;
+		thread->inner.return_address = returned_to;
+		thread->inner.distance = open_call(thread, 0)->stack_pointer - call->stack_pointer;
+		thread->inner.function = call->function;
+		thread->inner.duration_ns = call->duration_ns;
+		return 0;
+	}
+	read_launch(call, function, &launch);
+	cached = launch_cache_entry(thread, launch.handle, launch.stream, call->function + 1);
+	probed = probed_launches(thread, cached);
+	is_new = !cached->launches_row;
+	cached->launches_row = 1;
+	if (is_new) {
+		probed->grid_least = probed->grid_most = launch.grid;
+		probed->block_least = probed->block_most = launch.block;
+		probed->shared_most = launch.shared;
+	}
+	/* a launch that failed does not show what is allowed */
+	if (!failed) {
+		include(&probed->grid_least, &probed->grid_most, launch.grid);
+		include(&probed->block_least, &probed->block_most, launch.block);
+		if (launch.shared > probed->shared_most)
+			probed->shared_most = launch.shared;
+	}
+	if (gp_has_captured && !cached->stream_row)
+		cached->stream_row = find_stream(call, launch.stream);
+	has_inner = thread->inner_id == call->id + 1;
+	is_simple = thread->next_id == call->id + 1 + has_inner;
+	probed->inner = thread->inner;
+	if (!has_inner)
+		probed->inner.return_address = 0;
+	plan_returns(thread, cached, call, is_new || !is_simple || call->flags & GP_CAPTURED, failed);
+	return 0;
+}
+
+#endif
