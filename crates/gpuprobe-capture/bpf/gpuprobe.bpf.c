@@ -85,13 +85,13 @@ int lossless_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Writes the held launches of a thread at the end of observation. They have returned, or not yet. */
-static __always_inline void write_held(struct bpf_iter__task *ctx, struct gp_thread *thread)
+/* Writes the deferred launches of a thread at the end of observation. They have returned, or not yet. */
+static __always_inline void write_deferred(struct bpf_iter__task *ctx, struct gp_thread *thread)
 {
-	for (__u32 i = 0; i < GP_HELD; i++) {
-		struct gp_call *call = &thread->held[i];
+	for (__u32 i = 0; i < GP_DEFERRED; i++) {
+		struct gp_call *call = &thread->deferred[i];
 
-		if (i >= thread->held_count)
+		if (i >= thread->deferred_count)
 			break;
 		if (call->duration_ns > gp_stop_ns - call->start_ns)
 			call->duration_ns = gp_stop_ns - call->start_ns;
@@ -100,8 +100,8 @@ static __always_inline void write_held(struct bpf_iter__task *ctx, struct gp_thr
 }
 
 /*
- * Writes every open call, thread by thread, the outermost first; at the end of observation the held launches
- * too.
+ * Writes every open call, thread by thread, the outermost first; at the end of observation the deferred
+ * launches too.
  */
 SEC("iter/task")
 int open_calls(struct bpf_iter__task *ctx)
@@ -115,7 +115,7 @@ int open_calls(struct bpf_iter__task *ctx)
 	if (!thread)
 		return 0;
 	if (gp_stop_ns)
-		write_held(ctx, thread);
+		write_deferred(ctx, thread);
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (i >= thread->depth)
 			break;

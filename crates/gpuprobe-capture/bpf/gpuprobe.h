@@ -36,7 +36,7 @@ enum gp_length {
 	/* open calls per thread; a power of two */
 	GP_DEPTH = 16,
 	/* a launch of the CUDA runtime, and that of the CUDA driver inside it */
-	GP_HELD = 2,
+	GP_DEFERRED = 2,
 	/* cached rows of functions per thread; a power of two */
 	GP_COUNTED = 16,
 	/*
@@ -243,7 +243,7 @@ enum gp_function_flags {
 	/* its calls get a call site, except those inside other calls that get one; see gp_config.call_sites
 	 */
 	GP_TAKES_SITE = 524288,
-	/* a launch of which not every return is probed: see launch_entries.bpf.h, held_launches.bpf.h */
+	/* a launch of which not every return is probed: see launch_entries.bpf.h, deferred_launches.bpf.h */
 	GP_SAMPLES_RETURNS = 1048576,
 	/* with GP_SAMPLED: it has probes only in turns */
 	GP_IN_TURNS = 2097152,

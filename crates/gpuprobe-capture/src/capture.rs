@@ -172,9 +172,9 @@ impl Capture {
         }
         open.retain(|call| call.start_ns < at_ns);
         // launches without a return probe are not open; threads that exited meanwhile have sent them too
-        let held: Vec<_> = open.extract_if(.., |call| !call.return_probed).collect();
-        all.remove_calls(&held);
-        all.calls.extend(held.into_iter().map(|call| Event::Call(Box::new(call))));
+        let deferred: Vec<_> = open.extract_if(.., |call| !call.return_probed).collect();
+        all.remove_calls(&deferred);
+        all.calls.extend(deferred.into_iter().map(|call| Event::Call(Box::new(call))));
         // threads that exited meanwhile have sent their open calls, which were open at that instant too
         let sent = all.take_open();
         open.retain(|call| sent.iter().all(|sent| sent.id != call.id));

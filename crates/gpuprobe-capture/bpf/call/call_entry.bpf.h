@@ -225,7 +225,7 @@ static __always_inline void begin_launch_without_return(struct gp_thread *thread
 }
 
 /*
- * Whether the call that begins now is a launch that is counted here, or whose record is held, without a
+ * Whether the call that begins now is a launch that is counted here, or whose record is deferred, without a
  * return probe. It is not pushed. If it is counted, the first of the open calls, which is not in use, holds
  * its arguments meanwhile.
  */
@@ -235,27 +235,28 @@ GP_OWN_FRAME int is_launch_without_return(struct gp_thread *thread, struct pt_re
 	if (thread->depth || thread->has_failed)
 		return 0;
 	if (function->flags & GP_STREAM) {
-		begin_launch_without_return(thread, &thread->held[0], ctx, function, cookie, weight);
-		return hold_launch(thread, function);
+		begin_launch_without_return(thread, &thread->deferred[0], ctx, function, cookie, weight);
+		return defer_launch(thread, function);
 	}
 	begin_launch_without_return(thread, open_call(thread, 0), ctx, function, cookie, weight);
 	return count_launch_at_entry(thread, function);
 }
 
-/* Whether the call that begins now is the launch that is expected inside a held one. It is held too. */
+/* Whether the call that begins now is the launch that is expected inside a deferred one. It is deferred too.
+ */
 GP_OWN_FRAME int is_expected_launch(struct gp_thread *thread, struct pt_regs *ctx,
 				    struct gp_function *function, __u64 cookie, __u32 weight)
 {
-	struct gp_call *outer = &thread->held[0], *call = &thread->held[1];
+	struct gp_call *outer = &thread->deferred[0], *call = &thread->deferred[1];
 
-	if (thread->held_count != 1 || thread->depth || !thread->expected.return_address ||
+	if (thread->deferred_count != 1 || thread->depth || !thread->expected.return_address ||
 	    thread->expected.function != (cookie & (GP_FUNCTIONS - 1)) ||
 	    outer->stack_pointer - PT_REGS_SP(ctx) != thread->expected.distance)
 		return 0;
 	begin_launch_without_return(thread, call, ctx, function, cookie, weight);
 	if (call->return_address != thread->expected.return_address)
 		return 0;
-	begin_held(thread, call, outer, function, thread->expected.duration_ns);
+	begin_deferred(thread, call, outer, function, thread->expected.duration_ns);
 	return 1;
 }
 
@@ -294,10 +295,10 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		thread = thread_of(current_task);
 	if (thread) {
 		thread->last_launch.start_ns = 0;
-		if (can_decline && thread->held_count) {
+		if (can_decline && thread->deferred_count) {
 			if (is_expected_launch(thread, ctx, function, cookie, weight))
 				return 1;
-			send_held(thread);
+			send_deferred(thread);
 		}
 		if (can_decline && function->flags & GP_SAMPLES_RETURNS &&
 		    is_launch_without_return(thread, ctx, function, cookie, weight))

@@ -244,7 +244,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	count(thread, call, function, failed, is_counted, PT_REGS_IP(ctx));
 	emit(call, function, ctx, failed);
 	if (function->flags & GP_SAMPLES_RETURNS && function->flags & GP_STREAM)
-		plan_held(thread, call, function, failed, PT_REGS_IP(ctx));
+		plan_deferred(thread, call, function, failed, PT_REGS_IP(ctx));
 	return 0;
 }
 

@@ -190,11 +190,11 @@ static __always_inline bool has_known_loader(void)
 	return bpf_map_lookup_elem(&loaders, &file);
 }
 
-/* Sends the held launches of a thread, and its open calls, which will not return. */
+/* Sends the deferred launches of a thread, and its open calls, which will not return. */
 static __always_inline void end_open_calls(struct gp_thread *thread)
 {
-	if (thread->held_count)
-		send_held(thread);
+	if (thread->deferred_count)
+		send_deferred(thread);
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *call = &thread->open[i];
 		struct gp_function *function;

@@ -6,7 +6,7 @@
 #include "vmlinux.h"
 #include "../gpuprobe.h"
 
-/* The launch of the CUDA driver inside a launch of the CUDA runtime: see held_launches.bpf.h */
+/* The launch of the CUDA driver inside a launch of the CUDA runtime: see deferred_launches.bpf.h */
 struct gp_inner_launch {
 	/* what it returns to; 0 if there is none */
 	__u64 return_address;
@@ -17,7 +17,7 @@ struct gp_inner_launch {
 	__u32 reserved;
 };
 
-/* What a recording remembers of launches whose return was probed: see held_launches.bpf.h */
+/* What a recording remembers of launches whose return was probed: see deferred_launches.bpf.h */
 struct gp_probed_launches {
 	/* the smallest and the largest grid and block, and the most shared memory: see gp_launches */
 	__u64 grid_least;
@@ -163,10 +163,10 @@ struct gp_thread {
 	struct gp_probed_launches probed_launches[GP_LAUNCH_CACHE];
 	struct gp_unprobed_launch last_launch;
 	/*
-	 * launches whose records are held back: see held_launches.bpf.h. How many they are, the launch that is
-	 * expected inside the first, and the last one that was seen inside another, with its id
+	 * launches whose records are deferred: see deferred_launches.bpf.h. How many they are, the launch
+	 * that is expected inside the first, and the last one that was seen inside another, with its id
 	 */
-	__u64 held_count;
+	__u64 deferred_count;
 	struct gp_inner_launch expected;
 	struct gp_inner_launch inner;
 	__u64 inner_id;
@@ -193,7 +193,7 @@ struct gp_thread {
 	struct gp_node_kernels node_after;
 	struct gp_python_walk python;
 	struct gp_call open[GP_DEPTH];
-	struct gp_call held[GP_HELD];
+	struct gp_call deferred[GP_DEFERRED];
 };
 
 #endif

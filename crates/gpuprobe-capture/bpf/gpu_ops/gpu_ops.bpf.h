@@ -7,7 +7,7 @@
 #define GP_GPU_OPS_BPF_H
 
 #include "copies.bpf.h"
-#include "held_launches.bpf.h"
+#include "deferred_launches.bpf.h"
 
 /* bits of gp_call.actions: this call or an enclosing one is a launch, or a copy */
 #define GP_OPEN_LAUNCH 16

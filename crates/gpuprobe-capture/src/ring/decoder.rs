@@ -251,7 +251,7 @@ impl Decoder {
         }
     }
 
-    /// Decodes an open call, or a held launch, as the state of its thread has it. Calls of state-only probes are not
+    /// Decodes an open call, or a deferred launch, as the state of its thread has it. Calls of state-only probes are not
     /// reported.
     pub(crate) fn open_call(&mut self, raw: &gp_call) -> Option<Call> {
         if raw.reported == 0 {

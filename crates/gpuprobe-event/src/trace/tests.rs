@@ -69,12 +69,6 @@ pub(super) fn launch() -> Call {
     }
 }
 
-/// A launch without a return probe.
-fn unprobed_launch() -> Call {
-    let outcome = Outcome::Returned { value: 0, duration_ns: 999 };
-    Call { id: 11, outcome, return_probed: false, status: Some(0), error: None, stack: None, ..launch() }
-}
-
 pub(super) fn copy(transfer: Transfer) -> Call {
     let (name, class) = (Cow::Borrowed("cuMemcpyBatchAsync"), Class::Memcpy);
     Call { id: 10, api: Api::Driver, name, class, effect: Effect::Transfer(transfer), ..malloc() }
@@ -137,11 +131,10 @@ fn events() -> Vec<Event> {
         }),
         Event::Call(Box::new(malloc())),
         Event::Call(Box::new(launch())),
-        Event::Call(Box::new(unprobed_launch())),
         Event::Call(Box::new(Call { id: 9, outcome: Outcome::Unfinished, status: None, ..malloc() })),
         Event::Call(Box::new(copy(whole))),
         Event::Call(Box::new(Call { id: 11, ..copy(batch) })),
-        Event::Call(Box::new(graph_launch())),
+        Event::Call(Box::new(Call { return_probed: false, ..graph_launch() })),
         Event::Loss(LossEvent { at_ns: 5, cause: LossCause::RingFull, count: 3 }),
         Event::Call(Box::new(ioctl())),
         Event::Call(Box::new(Call { id: 14, outcome: Outcome::Instant, error: None, ..ioctl() })),
@@ -288,7 +281,7 @@ fn events_round_trip() {
     let (events_read, end, damaged) = read(&written());
     assert_eq!(events_read, events());
     let end = end.unwrap();
-    assert_eq!((end.events, end.calls, end.exit_status, damaged), (25, 9, Some(0), 0));
+    assert_eq!((end.events, end.calls, end.exit_status, damaged), (24, 8, Some(0), 0));
     assert_eq!(Reader::new(written().as_bytes()).unwrap().meta(), &meta());
 }
 

@@ -180,7 +180,7 @@ fn record(folder: &Path, trace: &Path, options: &[&str]) -> (u32, Value) {
     until(PATIENCE, "the probes are in", || recorder.stderr().contains("gpuprobe: recording").then_some(()));
     program.go_on();
     let ledger = program.json();
-    // the last launches of the threads are still held back
+    // the last launches of the threads are still deferred
     recorder.signal(Signal::SIGINT);
     assert_eq!(recorder.end(), 0, "{}", recorder.stderr());
     program.go_on();

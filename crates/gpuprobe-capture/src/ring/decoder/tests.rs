@@ -60,10 +60,10 @@ fn an_earlier_allocation_at_the_same_address_is_replaced_and_not_freed() {
 fn a_launch_whose_return_is_not_probed_has_succeeded() {
     let flags = number::CALL_UNOBSERVED;
     let raw = gp_call { flags, reported: 1, duration_ns: 700, ..driver_call("cuLaunchKernel") };
-    let held = decode(&raw);
-    assert_eq!((held.return_probed, held.status, held.failed()), (false, Some(0), false));
-    assert_eq!(held.duration_ns(), Some(700));
-    assert_eq!(decoder().open_call(&raw).map(|call| call.outcome), Some(held.outcome), "it is not open");
+    let deferred = decode(&raw);
+    assert_eq!((deferred.return_probed, deferred.status, deferred.failed()), (false, Some(0), false));
+    assert_eq!(deferred.duration_ns(), Some(700));
+    assert_eq!(decoder().open_call(&raw).map(|call| call.outcome), Some(deferred.outcome), "it is not open");
     let begun = decode(&gp_call { flags: flags | number::CALL_BEGUN, ..raw });
     assert_eq!((begun.outcome, begun.return_probed), (Outcome::Unobserved, true));
     let open = decoder().open_call(&gp_call { flags: 0, ..raw }).unwrap();

@@ -9,18 +9,18 @@
  * between the two on the stack is noted, and the address in the runtime that the inner one returns to. The
  * next call of a thread after a launch of the runtime is inside of it if both are the same again.
  *
- * Records are held back until the next call of their thread begins: at the latest then, the launches have
+ * Records are deferred until the next call of their thread begins: at the latest then, the launches have
  * returned. So they do not overlap, and an inner launch is sent before the outer one, as always.
  */
-#ifndef GP_HELD_LAUNCHES_BPF_H
-#define GP_HELD_LAUNCHES_BPF_H
+#ifndef GP_DEFERRED_LAUNCHES_BPF_H
+#define GP_DEFERRED_LAUNCHES_BPF_H
 
 #include "launch_entries.bpf.h"
 #include "../core/open_calls.bpf.h"
 
 /* What is remembered of the launches of this kernel on this stream. */
-static __always_inline struct gp_probed_launches *
-probed_launches(struct gp_thread *thread, const struct gp_launch_cache_entry *cached)
+static __always_inline struct gp_probed_launches *probed_launches(struct gp_thread *thread,
+								  const struct gp_launch_cache_entry *cached)
 {
 	__u64 set = launch_cache_set(cached->handle, cached->stream);
 	struct gp_launch_cache_entry *first = &thread->launch_cache[set];
@@ -30,10 +30,10 @@ probed_launches(struct gp_thread *thread, const struct gp_launch_cache_entry *ca
 					    : set + 1];
 }
 
-/* Fills in what a held launch does not have from its entry. It is taken to have succeeded. */
-static __always_inline void begin_held(struct gp_thread *thread, struct gp_call *call,
-				       const struct gp_call *outer, const struct gp_function *function,
-				       __u64 duration_ns)
+/* Fills in what a deferred launch does not have from its entry. It is taken to have succeeded. */
+static __always_inline void begin_deferred(struct gp_thread *thread, struct gp_call *call,
+					   const struct gp_call *outer, const struct gp_function *function,
+					   __u64 duration_ns)
 {
 	__u16 weight = call->weight;
 
@@ -45,14 +45,14 @@ static __always_inline void begin_held(struct gp_thread *thread, struct gp_call 
 	call->space = 0;
 	call->start_ns = bpf_ktime_get_ns();
 	call->duration_ns = duration_ns;
-	thread->held_count++;
+	thread->deferred_count++;
 }
 
 /*
- * Holds the launch that begins now, if it needs no return probe. Its arguments are in the first held call.
- * Returns 0 if its return is to be probed.
+ * Defers the launch that begins now, if it needs no return probe. Its arguments are in the first deferred
+ * call. Returns 0 if its return is to be probed.
  */
-GP_GLOBAL_FUNC int hold_launch(struct gp_thread *thread, const struct gp_function *function)
+GP_GLOBAL_FUNC int defer_launch(struct gp_thread *thread, const struct gp_function *function)
 {
 	struct gp_launch_cache_entry *cached;
 	struct gp_probed_launches *probed;
@@ -61,7 +61,7 @@ GP_GLOBAL_FUNC int hold_launch(struct gp_thread *thread, const struct gp_functio
 
 	if (!thread || !function)
 		return 0;
-	call = &thread->held[0];
+	call = &thread->deferred[0];
 	if (call->flags)
 		return 0;
 	read_launch(call, function, &launch);
@@ -81,12 +81,12 @@ GP_GLOBAL_FUNC int hold_launch(struct gp_thread *thread, const struct gp_functio
 		return 0;
 	cached->unprobed_left--;
 	thread->expected = probed->inner;
-	begin_held(thread, call, NULL, function, cached->probed_ns);
+	begin_deferred(thread, call, NULL, function, cached->probed_ns);
 	return 1;
 }
 
-/* Sends a held launch. It has returned before now. */
-static __always_inline void send_held_call(struct gp_call *call, __u64 now)
+/* Sends a deferred launch. It has returned before now. */
+static __always_inline void send_deferred_call(struct gp_call *call, __u64 now)
 {
 	__u32 index = call->function;
 	struct gp_function *function = bpf_map_lookup_elem(&functions, &index);
@@ -97,8 +97,8 @@ static __always_inline void send_held_call(struct gp_call *call, __u64 now)
 		send_call(call, function);
 }
 
-/* Makes the outer one of two held launches last until the inner one has ended. */
-static __always_inline void enclose_held(struct gp_call *outer, const struct gp_call *inner)
+/* Makes the outer one of two deferred launches last until the inner one has ended. */
+static __always_inline void enclose_deferred(struct gp_call *outer, const struct gp_call *inner)
 {
 	__u64 least = inner->start_ns + inner->duration_ns - outer->start_ns;
 
@@ -107,10 +107,10 @@ static __always_inline void enclose_held(struct gp_call *outer, const struct gp_
 }
 
 /*
- * Sends the held launches of a thread, whose next call begins now, or which exits. If observation has ended
- * meanwhile, the iterator may have written them too; user space takes them once.
+ * Sends the deferred launches of a thread, whose next call begins now, or which exits. If observation has
+ * ended meanwhile, the iterator may have written them too; user space takes them once.
  */
-GP_GLOBAL_FUNC int send_held(struct gp_thread *thread)
+GP_GLOBAL_FUNC int send_deferred(struct gp_thread *thread)
 {
 	__u64 now = bpf_ktime_get_ns();
 
@@ -118,13 +118,13 @@ GP_GLOBAL_FUNC int send_held(struct gp_thread *thread)
 		return 0;
 	if (is_stopped_at(now))
 		now = gp_stop_ns;
-	if (thread->held_count == GP_HELD) {
-		send_held_call(&thread->held[1], now);
-		enclose_held(&thread->held[0], &thread->held[1]);
+	if (thread->deferred_count == GP_DEFERRED) {
+		send_deferred_call(&thread->deferred[1], now);
+		enclose_deferred(&thread->deferred[0], &thread->deferred[1]);
 	}
-	if (thread->held_count)
-		send_held_call(&thread->held[0], now);
-	thread->held_count = 0;
+	if (thread->deferred_count)
+		send_deferred_call(&thread->deferred[0], now);
+	thread->deferred_count = 0;
 	return 0;
 }
 
@@ -141,8 +141,8 @@ static __always_inline void include(__u64 *least, __u64 *most, __u64 packed)
  * A launch has returned. Decides which of the next ones have a return probe, and notes the launch that was
  * made inside it. If there were other calls inside, the next ones all have return probes.
  */
-GP_GLOBAL_FUNC int plan_held(struct gp_thread *thread, const struct gp_call *call,
-			     const struct gp_function *function, bool failed, __u64 returned_to)
+GP_GLOBAL_FUNC int plan_deferred(struct gp_thread *thread, const struct gp_call *call,
+				 const struct gp_function *function, bool failed, __u64 returned_to)
 {
 	struct gp_launch_cache_entry *cached;
 	struct gp_probed_launches *probed;
