@@ -1,6 +1,7 @@
 """Compares the results of a kernel with the ledgers of the programs. Every number must be equal.
 
-    check.py RESULTS TIERS      TIERS: those that must work there, best first, separated by commas
+    check.py RESULTS TIERS CHECKS      TIERS: those that must work there, best first, separated by commas, or `none`
+                                       CHECKS: as in tests/vm/kernels
 
 Prints the differences, then the counts. Exits 1 if there is a difference.
 """
@@ -12,6 +13,7 @@ import pathlib
 import re
 import sys
 
+from arguments import arguments
 from errors import SOURCES, errors
 
 # what gpuprobe needs for a tier, as doctor prints it
@@ -188,8 +190,10 @@ def small(check, tier):
 def stacks(check, tier):
     """Calls on several stacks of a thread: the program survives, and each call is observed or counted as lost."""
     check.equal("exit status", check.text("status").strip(), "0")
-    end = check.said("trace.jsonl")[-1]
-    check.equal("calls and losses", end["calls"] + sum(end["lost"].values()), check.said("out")[-1]["made"])
+    *calls, end = check.said("trace.jsonl")
+    # where a return probe could kill the program, calls are counted at their entry, and their returns as lost
+    entered = sum(call.get("unobserved", False) for call in calls)
+    check.equal("calls and losses", end["calls"] + sum(end["lost"].values()) - entered, check.said("out")[-1]["made"])
     contains_tier(check, tier)
 
 
@@ -441,7 +445,26 @@ def doctor(check, tier):
     better = [word for word in NEEDS if word not in TIERS]
     why = "".join(f"{'':15}not {word}: the kernel has no {NEEDS[word]}\n" for word in better)
     check.contains("doctor", check.text("out"), f"attach by      {tier}\n{why}\n")
+
+
+def doctor_of_module(check, tier):
+    doctor(check, tier)
     check.contains("doctor", check.text("out"), "GPU errors (XIDs) by the NVIDIA kernel module's tracepoint nvidia:nvidia_dev_xid\n")
+
+
+def doctor_of_old(check, tier):
+    """The Linux kernel is too old: doctor says so, what it lacks, and that nothing can be attached."""
+    check.equal("exit status", check.text("status").strip(), "1")
+    said = check.text("out")
+    release = re.search(r"^kernel +(\S+)", said).group(1)
+    check.contains("doctor", said, "attach by      nothing: see below\n")
+    check.contains("doctor", said, f"BAD     Linux kernel: {release} is too old: gpuprobe needs 5.17 or newer\n")
+
+
+def refused_old(check, tier):
+    check.equal("exit status", check.text("status").strip(), "1")
+    check.contains("standard error", check.text("err"), "gpuprobe needs 5.17 or newer")
+    check.equal("the command did not run", check.text("out"), "")
 
 
 def refused(check, tier):
@@ -449,32 +472,46 @@ def refused(check, tier):
     check.contains("standard error", check.text("err"), f"cannot attach by `{tier}`: it has no {NEEDS[tier]}")
 
 
-CHECKS = {"ledger": ledger, "verified": verified, "constructor": small, "late_dlopen": small, "forker": small,
-          "daemon": daemon, "phases": phases, "entries": entries, "stacks": stacks,
-          "callers": callers}
-RESULTS, TIERS = pathlib.Path(sys.argv[1]), sys.argv[2].split(",")
+CALLS = {"ledger": ledger, "verified": verified, "constructor": small, "late_dlopen": small, "forker": small,
+         "daemon": daemon, "phases": phases, "entries": entries, "stacks": stacks, "callers": callers,
+         "args": arguments, "driver_args": arguments}
+# how the functions of the libraries begin, where it is not as in the others
+PROLOGUES = ["EndbrPush", "CmpJe", "Mov", "SubThenPush", "Nop", "LoopBack"]
+RESULTS, TIERS, CHECKS = pathlib.Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3]
 
 
 def wanted():
     """Every check that must have results: a name, the function that compares it, the tier."""
+    if TIERS == ["none"]:
+        yield "doctor", doctor_of_old, None
+        yield "refused", refused_old, None
+        return
     yield "doctor", doctor, TIERS[0]
-    yield "doctor-older", older_doctor, TIERS[0]
-    yield "listed", listed, TIERS[0]
+    if CHECKS == "module":
+        yield from wanted_of_module()
     yield "hung", hung, TIERS[0]
+    for tier in NEEDS:
+        if tier not in TIERS:
+            yield f"refused-{tier}", refused, tier
+    for tier in TIERS:
+        for name, compare in CALLS.items():
+            # on a lower tier only attaching differs
+            if tier == TIERS[0] or name == "ledger":
+                yield f"{name}-{tier}", compare, tier
+    for prologue in PROLOGUES if CHECKS == "starts" else []:
+        yield f"ledger-{prologue}", ledger, TIERS[0]
+    yield "demo", demo, TIERS[0]
+
+
+def wanted_of_module():
+    yield "doctor-older", older_doctor, TIERS[0]
+    yield "doctor-module", doctor_of_module, TIERS[0]
+    yield "listed", listed, TIERS[0]
     for source in SOURCES:
         yield f"errors-{source}", errors, source
     for kind in ["fentry", "perf", *(["multi", "session"] if "multi" in TIERS else [])]:
         yield f"driver-{kind}", driver, kind
     yield "driver-daemon", driver_daemon, TIERS[0]
-    for tier in NEEDS:
-        if tier not in TIERS:
-            yield f"refused-{tier}", refused, tier
-    for tier in TIERS:
-        for name, compare in CHECKS.items():
-            # on a lower tier only attaching differs
-            if tier == TIERS[0] or name == "ledger":
-                yield f"{name}-{tier}", compare, tier
-    yield "demo", demo, TIERS[0]
 
 
 def main():
