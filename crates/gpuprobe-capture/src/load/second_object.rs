@@ -6,7 +6,7 @@ use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use super::libbpf_log::without_log;
 use crate::wire::object_handles::{map_of, open_maps, open_programs};
-use crate::wire::{OBJECT, ProgramName};
+use crate::wire::{ProgramName, object};
 
 /// Loads these programs into a second object.
 pub(crate) fn load_programs(
@@ -22,7 +22,7 @@ pub(crate) fn load_programs(
 
 /// Opens the object a second time, with the maps of the first.
 pub(crate) fn open_again(main: &Object) -> Result<OpenObject, libbpf_rs::Error> {
-    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
+    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(&object()?)?;
     for (name, mut map) in open_maps(&mut object) {
         if let Ok(made) = map_of(main, name) {
             map.reuse_fd(made.as_fd())?;
