@@ -117,7 +117,8 @@ def ledger(check, tier):
         return any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
     made = {**said["calls"], **said["driver_calls"]}
-    whole = tier == TIERS[0]
+    # of the other first instructions, some functions of each kind are enough where a probe takes long to remove
+    whole = tier == TIERS[0] and (patterns == ["*"] or check.folder.name == f"ledger-{tier}")
     check.equal("calls made", said["total_calls"], 1000)
     check.equal("functions not probed", [n for n in made if whole and not traced(n)], [])
     check.equal("calls", count(calls), {n: c for n, c in made.items() if traced(n)})
