@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use self::communicators::made_list;
 use self::launch_sizes::{launch_of_sizes, show_sizes};
-use self::saved_words::passed;
-pub use self::saved_words::{copied_structs, stack_words};
+use self::saved_words::words_of;
+pub use self::saved_words::{MAX_STACK_WORDS, copied_structs, stack_words};
 use crate::catalogue::{
     Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind, StructLayout,
 };
@@ -36,8 +36,6 @@ pub struct Words<'a> {
 
 /// How many out arguments a probe reads.
 pub const MAX_OUTS: usize = 4;
-/// How many stack words a probe copies.
-pub const MAX_STACK_WORDS: usize = 12;
 
 /// A word that is read through a pointer argument when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +164,11 @@ fn argument(arg: &Arg, words: &Words<'_>) -> Value {
         (kind, Some([first, ..])) => scalar(kind, Number { word: *first, bytes: kind.bytes() }),
         (_, Some([]) | None) => Value::Unread,
     }
+}
+
+/// The words in which an argument was passed.
+fn passed<'a>(arg: &Arg, words: &Words<'a>) -> Option<&'a [u64]> {
+    words_of(arg, words.registers, words.stack)
 }
 
 /// A struct passed by value, as it is in memory. None is larger than the copied component of the stack.

@@ -1,7 +1,9 @@
 //! Which words of the arguments a probe saves, and where they are then.
 
-use super::{MAX_STACK_WORDS, Words};
 use crate::catalogue::{Arg, ArgLoc, Function};
+
+/// How many stack words a probe copies.
+pub const MAX_STACK_WORDS: usize = 12;
 
 /// The number of stack words with arguments.
 pub fn stack_words(f: &Function) -> usize {
@@ -25,19 +27,17 @@ pub fn copied_structs(f: &Function) -> Vec<(u8, usize)> {
     f.args.iter().flatten().filter_map(copied).collect()
 }
 
-/// The words in which an argument was passed.
-pub(super) fn passed<'a>(arg: &Arg, words: &Words<'a>) -> Option<&'a [u64]> {
+/// The words in which an argument was passed, of the saved registers and stack words.
+pub(super) fn words_of<'a>(arg: &Arg, registers: &'a [u64], stack: &'a [u64]) -> Option<&'a [u64]> {
     match arg.loc() {
-        ArgLoc::Register { first, count } => {
-            words.registers.get(usize::from(first)..usize::from(first + count))
-        }
+        ArgLoc::Register { first, count } => registers.get(usize::from(first)..usize::from(first + count)),
         ArgLoc::Stack { offset, bytes } => {
             let first = usize::from(offset / 8);
-            words.stack.get(first..first + usize::from(bytes).div_ceil(8))
+            stack.get(first..first + usize::from(bytes).div_ceil(8))
         }
         ArgLoc::Indirect { word, bytes, .. } => {
             let first = usize::from(word);
-            words.stack.get(first..first + usize::from(bytes).div_ceil(8))
+            stack.get(first..first + usize::from(bytes).div_ceil(8))
         }
         ArgLoc::Vector => None,
     }
