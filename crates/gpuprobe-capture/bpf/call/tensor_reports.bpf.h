@@ -12,17 +12,15 @@
 /* The address that the probed function returns to. A return probe may have replaced it on the stack. */
 static __always_inline __u64 caller_of(struct pt_regs *ctx)
 {
-	__u64 address = 0, slot = PT_REGS_SP(ctx);
+	__u64 address = 0;
 
 #if defined(__TARGET_ARCH_x86)
-	bpf_probe_read_user(&address, sizeof(address), (void *)slot);
+	bpf_probe_read_user(&address, sizeof(address), (void *)PT_REGS_SP(ctx));
 #else
 	address = link_register(ctx);
-	/* the first word of the frame that the function may make */
-	slot -= sizeof(address);
 #endif
 	if (address && address == trampoline_of(bpf_get_current_task_btf()))
-		address = replaced_at(slot);
+		address = replaced_at(PT_REGS_SP(ctx) - GP_BELOW_ENTRY);
 	return address;
 }
 

@@ -27,8 +27,11 @@ static __always_inline __u64 trampoline_of(struct task_struct *task)
 #if defined(__TARGET_ARCH_arm64)
 /* aarch64 code may sign return addresses in the bits above those of user space */
 #define GP_ADDRESS_BITS ((1ULL << 48) - 1)
+/* from the stack pointer at the entry of a function to the first word of the frame that it may make */
+#define GP_BELOW_ENTRY 8
 #else
 #define GP_ADDRESS_BITS (~0ULL)
+#define GP_BELOW_ENTRY 0
 #endif
 
 /* Whether the function that was entered with a stack pointer has its return address in a slot. */
