@@ -9,7 +9,7 @@ GPUPROBE := $(CARGO_TARGET_DIR)/release/gpuprobe
 AGENT = $(dir $(GPUPROBE))libgpuprobe_agent.so
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help demo build static release test unit fuzz bpf vm bench docs lint fmt install clean
+.PHONY: help demo build static release test unit fuzz bpf vm arm bench docs lint fmt install clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,10 @@ bpf: ## Tests of the binary on real BPF, as root
 vm: ## Tests of the binary on older kernels, in QEMU
 	@scripts/setup test
 	@scripts/test build vm
+
+arm: ## Tests of the binary for aarch64, in QEMU; not part of make test
+	@scripts/setup aarch64
+	@scripts/test aarch64
 
 bench: build ## What it costs, beside empty probes and bpftrace, as root; fails where a ratio is worse than promised
 	@scripts/setup bench

@@ -150,6 +150,7 @@ struct gp_out {
 	__u8 bytes;
 };
 
+#include "wire/copied_struct.h"
 #include "wire/gpu_op.h"
 
 /*
@@ -309,6 +310,9 @@ struct gp_function {
 	__u16 name_at;
 	/* a status besides 0 that is an answer, not a failure: "not ready yet" */
 	__u16 answer;
+#if defined(__TARGET_ARCH_arm64)
+	struct gp_copied_struct copied[GP_COPIED_STRUCTS];
+#endif
 };
 
 /* The kind of a record, in its first two bytes. */

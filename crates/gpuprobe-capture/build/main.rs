@@ -6,9 +6,12 @@ mod wire_constants;
 mod wire_structs;
 
 use std::error::Error;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::ObjectBuilder;
 use libbpf_rs::btf::Btf;
@@ -43,6 +46,10 @@ fn main() {
         eprintln!("the BPF object cannot be read: {error}");
         std::process::exit(1);
     }
+    if let Err(error) = compress(&object, &out.join("gpuprobe.bpf.o.gz")) {
+        eprintln!("the BPF object cannot be compressed: {error}");
+        std::process::exit(1);
+    }
 }
 
 /// Writes the contract between the BPF programs and user space, as the object has it.
@@ -58,4 +65,10 @@ fn generate(object: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
         object_names::programs(&open),
     ];
     Ok(fs::write(to, parts.join("\n"))?)
+}
+
+fn compress(object: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&fs::read(object)?)?;
+    Ok(fs::write(to, encoder.finish()?)?)
 }

@@ -78,6 +78,7 @@ impl Ring {
             python: 0,
             has_python: false,
             bytes: Vec::new(),
+            replaced: Vec::new(),
         };
         let stack = Stack { addresses: vec![raw.ip], slots: vec![None], end: StackEnd::Complete };
         decoder.sites.learn(process, &raw, &stack, None);

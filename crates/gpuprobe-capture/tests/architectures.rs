@@ -48,7 +48,7 @@ fn layout(arch: &str) -> Layout {
 }
 
 #[test]
-fn aarch64_differs_only_by_two_more_registers() {
+fn aarch64_differs_only_by_two_more_registers_and_by_structs_behind_pointers() {
     let mut x86 = layout("x86");
     let (size, members) = x86.get_mut("gp_call").unwrap();
     *size += 16;
@@ -56,5 +56,8 @@ fn aarch64_differs_only_by_two_more_registers() {
     for (_, offset) in &mut members[registers + 1..] {
         *offset += 16;
     }
+    let (size, members) = x86.get_mut("gp_function").unwrap();
+    members.push(("copied".to_owned(), u32::try_from(*size).unwrap()));
+    *size += 4;
     assert_eq!(layout("arm64"), x86);
 }

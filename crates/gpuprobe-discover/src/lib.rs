@@ -43,6 +43,6 @@ pub use process::{
 };
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{
-    FRAME_LIMIT, PRESERVED_REGISTERS, Registers, ResolvedAddress, Stack, StackEnd, Symbolizer,
-    ThreadRegisters, Unwinder,
+    FRAME_LIMIT, PRESERVED_REGISTERS, Registers, ReplacedReturn, ResolvedAddress, Stack, StackEnd,
+    Symbolizer, ThreadRegisters, Unwinder,
 };

@@ -2,14 +2,16 @@
 
 mod communicators;
 mod launch_sizes;
+mod saved_words;
 
 use std::borrow::Cow;
 
 use self::communicators::made_list;
 use self::launch_sizes::{launch_of_sizes, show_sizes};
+use self::saved_words::words_of;
+pub use self::saved_words::{MAX_STACK_WORDS, copied_structs, stack_words};
 use crate::catalogue::{
-    Api, Arg, ArgKind, ArgLoc, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind,
-    StructLayout,
+    Api, Arg, ArgKind, Class, Direction, EnumTable, Field, Function, Pointee, ResultKind, StructLayout,
 };
 pub use crate::catalogue::{MAX_POINTEE, SIZES, UNIQUE_ID};
 use crate::copy_kind::CopyDirection;
@@ -22,7 +24,7 @@ use crate::event::{Name, Value};
 pub struct Words<'a> {
     /// Integer argument registers in order.
     pub registers: &'a [u64],
-    /// Stack words from the first stack argument on.
+    /// Stack words from the first stack argument on, then those of [`copied_structs`].
     pub stack: &'a [u64],
     /// The values requested by [`out_reads`], read when the call returned; `None` if unreadable.
     pub outs: [Option<u64>; MAX_OUTS],
@@ -34,8 +36,6 @@ pub struct Words<'a> {
 
 /// How many out arguments a probe reads.
 pub const MAX_OUTS: usize = 4;
-/// How many stack words a probe copies.
-pub const MAX_STACK_WORDS: usize = 12;
 
 /// A word that is read through a pointer argument when the call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,15 +110,6 @@ pub fn text_arg(f: &Function) -> Option<u8> {
     f.pointee.filter(|(_, pointee)| *pointee == Pointee::Text).map(|(position, _)| position)
 }
 
-/// The number of stack words with arguments.
-pub fn stack_words(f: &Function) -> usize {
-    let end = |a: &Arg| match a.loc() {
-        ArgLoc::Stack { offset, bytes } => usize::from(offset + bytes).div_ceil(8),
-        _ => 0,
-    };
-    f.args.iter().flatten().map(end).max().unwrap_or(0).min(MAX_STACK_WORDS)
-}
-
 /// The arguments by name, in order; `None` if no prototype is known.
 pub fn arguments(f: &Function, words: &Words<'_>) -> Option<Vec<(Name, Value)>> {
     let args = f.args.as_ref()?;
@@ -177,16 +168,7 @@ fn argument(arg: &Arg, words: &Words<'_>) -> Value {
 
 /// The words in which an argument was passed.
 fn passed<'a>(arg: &Arg, words: &Words<'a>) -> Option<&'a [u64]> {
-    match arg.loc() {
-        ArgLoc::Register { first, count } => {
-            words.registers.get(usize::from(first)..usize::from(first + count))
-        }
-        ArgLoc::Stack { offset, bytes } => {
-            let first = usize::from(offset / 8);
-            words.stack.get(first..first + usize::from(bytes).div_ceil(8))
-        }
-        ArgLoc::Indirect { .. } | ArgLoc::Vector => None,
-    }
+    words_of(arg, words.registers, words.stack)
 }
 
 /// A struct passed by value, as it is in memory. None is larger than the copied component of the stack.

@@ -39,6 +39,32 @@ GP_GLOBAL_FUNC int read_sizes(struct gp_call *call, const struct gp_function *fu
 	return 0;
 }
 
+#if defined(__TARGET_ARCH_arm64)
+/* Saves the structs that are passed as pointers to copies. */
+GP_GLOBAL_FUNC int read_copied(struct gp_call *call, const struct gp_function *function)
+{
+	__u32 at, words;
+
+	if (!call || !function)
+		return 0;
+	at = function->stack_words;
+	for (__u32 i = 0; i < GP_COPIED_STRUCTS; i++) {
+		__u32 index = function->copied[i].pointer;
+
+		words = function->copied[i].words;
+		if (!words)
+			return 0;
+		if (words > GP_STACK_WORDS || at >= GP_STACK_WORDS || index >= GP_REGISTERS ||
+		    bpf_probe_read_user(&call->stack.words[at], words * 8, (void *)call->registers[index])) {
+			call->flags |= GP_UNREAD_STACK;
+			return 0;
+		}
+		at += words;
+	}
+	return 0;
+}
+#endif
+
 /* Reads the stack arguments and the pointee that the function's row asks for. */
 static __always_inline void read_at_entry(struct gp_call *call, const struct gp_function *function)
 {
@@ -47,6 +73,10 @@ static __always_inline void read_at_entry(struct gp_call *call, const struct gp_
 
 	if (bytes && !read_stack(call, bytes))
 		call->flags |= GP_UNREAD_STACK;
+#if defined(__TARGET_ARCH_arm64)
+	if (function->copied[0].words)
+		read_copied(call, function);
+#endif
 	bytes = function->pointee_bytes;
 	if (bytes) {
 		if (bytes > sizeof(call->pointee.bytes))

@@ -20,7 +20,7 @@ static __always_inline __u64 caller_of(struct pt_regs *ctx)
 	address = link_register(ctx);
 #endif
 	if (address && address == trampoline_of(bpf_get_current_task_btf()))
-		address = replaced_at(PT_REGS_SP(ctx));
+		address = replaced_at(PT_REGS_SP(ctx) - GP_BELOW_ENTRY);
 	return address;
 }
 

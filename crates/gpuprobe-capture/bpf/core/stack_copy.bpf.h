@@ -25,6 +25,27 @@ static __always_inline __u64 trampoline_of(struct task_struct *task)
 }
 
 #if defined(__TARGET_ARCH_arm64)
+/* aarch64 code may sign return addresses in the bits above those of user space */
+#define GP_ADDRESS_BITS ((1ULL << 48) - 1)
+/* from the stack pointer at the entry of a function to the first word of the frame that it may make */
+#define GP_BELOW_ENTRY 8
+#else
+#define GP_ADDRESS_BITS (~0ULL)
+#define GP_BELOW_ENTRY 0
+#endif
+
+/* Whether the function that was entered with a stack pointer has its return address in a slot. */
+static __always_inline bool is_slot_of(__u64 entered_at, __u64 slot)
+{
+#if defined(__TARGET_ARCH_x86)
+	return entered_at == slot;
+#else
+	/* somewhere in its frame; this is asked from the innermost function outwards */
+	return entered_at > slot;
+#endif
+}
+
+#if defined(__TARGET_ARCH_arm64)
 /*
  * The return address, on entry. The verifier accepts reads of registers only at constant offsets from the
  * context, and clang would add the offset to the pointer first.
@@ -51,7 +72,7 @@ GP_GLOBAL_FUNC __u64 replaced_at(__u64 slot)
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (!replaced)
 			return 0;
-		if (BPF_CORE_READ(replaced, stack) == slot)
+		if (is_slot_of(BPF_CORE_READ(replaced, stack), slot))
 			return BPF_CORE_READ(replaced, orig_ret_vaddr);
 		replaced = BPF_CORE_READ(replaced, next);
 	}

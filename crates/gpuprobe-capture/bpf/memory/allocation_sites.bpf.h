@@ -132,6 +132,7 @@ static __always_inline __u64 word_on_stack(const struct walk *walk, __u32 distan
 	__u64 slot = walk->stack_pointer + distance, word = 0;
 
 	bpf_probe_read_user(&word, sizeof(word), (void *)slot);
+	word &= GP_ADDRESS_BITS;
 	return word && word == walk->trampoline ? replaced_at(slot) : word;
 }
 

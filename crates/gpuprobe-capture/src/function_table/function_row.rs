@@ -8,7 +8,7 @@ use gpuprobe_event::decode::{
 };
 use gpuprobe_event::{Api, Class, Function, Space};
 
-use crate::function_table::arg_loc::{arg_loc, pointer_loc};
+use crate::function_table::arg_loc::{add_copied_structs, arg_loc, pointer_loc, saved_words};
 use crate::function_table::op_desc::{launch_words, op_desc};
 use crate::host::linux_types::WIDE;
 use crate::load::collect::{Collect, CountedOps};
@@ -35,6 +35,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
         row.flags |= number::FUNCTION_KEEPS_RETURN;
     }
     row.stack_words = u8::try_from(stack_words(f)).unwrap_or(0);
+    add_copied_structs(f, &mut row);
     for (slot, read) in row.out.iter_mut().zip(out_reads(f)) {
         *slot = gp_out { loc: arg_loc(f.arg(Some(read.arg))), offset: read.offset, bytes: read.bytes };
         row.outs += 1;
@@ -487,8 +488,8 @@ fn record_bytes(row: &gp_function, has_parts: bool) -> u16 {
         offset_of!(gp_call, pointee) + MAX_POINTEE
     } else if row.pointee_bytes > 0 {
         offset_of!(gp_call, pointee) + usize::from(row.pointee_bytes)
-    } else if row.stack_words > 0 {
-        offset_of!(gp_call, stack) + 8 * usize::from(row.stack_words)
+    } else if saved_words(row) > 0 {
+        offset_of!(gp_call, stack) + 8 * saved_words(row)
     } else {
         offset_of!(gp_call, out) + 8 * usize::from(row.outs)
     };

@@ -215,8 +215,12 @@ fn lockdown(text: &str) -> Check {
 }
 
 /// Whether BPF may write to the memory of processes, which needs `CAP_SYS_ADMIN` and no lockdown. It is used for one
-/// thing: to restore a return address that the Linux kernel has replaced (`bpf/core/return_safety.bpf.h`).
+/// thing: to restore a return address that the Linux kernel has replaced (`bpf/core/return_safety.bpf.h`). That is
+/// possible on x86-64 only: on aarch64 it is not known where a function has stored the address, and with which signature.
 pub(crate) fn may_write_back() -> bool {
+    if !cfg!(target_arch = "x86_64") {
+        return false;
+    }
     static MAY: LazyLock<bool> = LazyLock::new(|| {
         // SAFETY: asks the Linux kernel whether it accepts a program of two instructions; there is nothing to point
         // to.
@@ -240,14 +244,20 @@ pub(crate) fn several_stacks(has_sessions: bool, may_write: bool) -> Check {
         (true, _) => (Verdict::Good, "calls on several stacks of a thread are safe".to_owned()),
         (false, true) => (
             Verdict::Good,
-            "calls on several stacks of a thread are safe, but for rare moments (docs/internals/safety.md)".to_owned(),
-        ),
-        (false, false) => (
-            Verdict::Limited,
-            "a program that calls CUDA on several stacks of a thread (fibers, alternate signal stacks) may be \
-             killed when traced: run with CAP_SYS_ADMIN and without lockdown, or on kernel 6.13"
+            "calls on several stacks of a thread are safe, but for rare moments (docs/internals/safety.md)"
                 .to_owned(),
         ),
+        (false, false) => {
+            let advice = match cfg!(target_arch = "x86_64") {
+                true => "run with CAP_SYS_ADMIN and without lockdown, or on kernel 6.13",
+                false => "run on kernel 6.13",
+            };
+            let found = format!(
+                "a program that calls CUDA on several stacks of a thread (fibers, alternate signal stacks) may be \
+                 killed when traced: {advice}"
+            );
+            (Verdict::Limited, found)
+        }
     };
     Check { name: "several stacks", verdict, found }
 }

@@ -1,5 +1,5 @@
-//! The limit of open files: on the perf tier a function takes four descriptors, and a process starts with a limit of
-//! 1,024.
+//! The limit of open files: a loaded object takes a descriptor for each map and program, and on the perf tier a function
+//! takes four. A process often starts with a limit of 1,024.
 
 use std::sync::OnceLock;
 

@@ -11,7 +11,7 @@ use std::io;
 use std::mem::offset_of;
 
 use libc::{
-    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_long,
     seccomp_data, sock_filter,
 };
 
@@ -151,7 +151,7 @@ fn program() -> Vec<sock_filter> {
         load(number),
     ];
     #[cfg(target_arch = "x86_64")]
-    all.extend([jump(BPF_JGE, OTHER_NUMBERS, 0, 1), give(REFUSE)]);
+    all.extend([jump(libc::BPF_JGE, OTHER_NUMBERS, 0, 1), give(REFUSE)]);
     for (_, call) in REFUSED {
         all.extend([jump(BPF_JEQ, *call as u32, 0, 1), give(REFUSE)]);
     }

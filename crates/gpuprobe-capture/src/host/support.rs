@@ -8,7 +8,7 @@ use libbpf_rs::ReferencesType as _;
 use libbpf_rs::btf::{Btf, types};
 
 use super::machine_checks::{self, Check, Verdict};
-use super::release::kernel_release;
+use super::release::{is_too_old, kernel_release};
 
 /// How probes are attached to libraries. All three run the same BPF code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,9 +145,9 @@ impl Support {
         self.features.iter().find(|f| needed.contains(&f.name) && !f.present)
     }
 
-    /// The best tier that can be used.
+    /// The best tier that can be used; none on a Linux kernel that is too old.
     pub fn best_tier(&self) -> Option<Tier> {
-        Tier::ALL.into_iter().find(|t| self.lacks(*t).is_none())
+        Tier::ALL.into_iter().find(|t| self.lacks(*t).is_none() && !is_too_old(&self.kernel))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::host::machine_checks::may_write_back;
 use crate::host::support::Tier;
 use crate::wire::device_rows::first_row;
 use crate::wire::object_handles::{open_maps, open_programs};
-use crate::wire::{MapName, OBJECT, ProgramName, as_bytes, gp_config, number};
+use crate::wire::{MapName, ProgramName, as_bytes, gp_config, number, object};
 
 /// A process may keep freed addresses in this part of the table of allocations: a free that keeps its entry costs a
 /// third of one that deletes it, and so does the next allocation at that address.
@@ -28,7 +28,7 @@ pub(crate) fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, Capture
 }
 
 fn open(config: &CaptureConfig, tier: Tier) -> libbpf_rs::Result<OpenObject> {
-    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
+    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(&object()?)?;
     for (name, mut map) in open_maps(&mut object) {
         if let Some(entries) = max_entries(name, config) {
             map.set_max_entries(entries)?;

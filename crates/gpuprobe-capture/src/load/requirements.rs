@@ -124,5 +124,6 @@ mod tests {
         });
         assert_eq!(check(&multi, None).unwrap(), Tier::Multi);
         assert!(refusal(&multi, Some(Tier::Session)).contains("it has no uprobe sessions"));
+        assert_eq!(machine("5.10.0", |_| {}).best_tier(), None);
     }
 }

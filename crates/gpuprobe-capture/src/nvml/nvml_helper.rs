@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ const MOST_ERROR_BYTES: u64 = 4096;
 pub struct NvmlHelper(Child);
 
 impl NvmlHelper {
-    /// Starts the program, which is an ELF file in memory. A restricted helper gives up the privileges and system calls
+    /// Starts the program, which is a compressed ELF file in memory. A restricted helper gives up the privileges and system calls
     /// that the daemon does.
     pub(super) fn start(
         program: &[u8],
@@ -90,7 +91,7 @@ fn spawn(program: &[u8], arguments: &[OsString]) -> Result<Child, String> {
     let started = || -> io::Result<Child> {
         let file = memfd_create("gpuprobe-nvml", MemfdFlags::CLOEXEC)?;
         let mut file = std::fs::File::from(file);
-        file.write_all(program)?;
+        io::copy(&mut GzDecoder::new(program), &mut file)?;
         // the child has the descriptor until it executes the file
         Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()))
             .args(arguments)

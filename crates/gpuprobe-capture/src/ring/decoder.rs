@@ -207,7 +207,7 @@ impl Decoder {
     /// Adds the stack of a call from an unknown call site.
     fn site(&mut self, bytes: &[u8]) {
         let raw: gp_stack_record = from_bytes(bytes);
-        let Some(stack) = RawStack::from_record(bytes) else {
+        let Some(mut stack) = RawStack::from_record(bytes) else {
             self.undecodable += 1;
             return;
         };
@@ -215,6 +215,7 @@ impl Decoder {
         let python = self.python(number::RECORD_SITE, &stack);
         if !self.sites.recognise(process, &stack) {
             let found = self.resolve.unwind(process.tgid, &stack);
+            stack.restore(&found);
             self.sites.learn(process, &stack, &found, python);
         }
     }

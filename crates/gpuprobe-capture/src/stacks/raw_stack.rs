@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::wire::{from_bytes, gp_stack_record, number};
+use gpuprobe_discover::{ReplacedReturn, Stack};
+
+use crate::wire::{from_bytes, gp_patch, gp_stack_record, number};
 
 /// The copied stack of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(crate) struct RawStack {
     pub(crate) has_python: bool,
     /// The memory from `sp` on.
     pub(crate) bytes: Vec<u8>,
+    /// The return addresses that return probes have replaced and that are not restored in `bytes`.
+    pub(crate) replaced: Vec<ReplacedReturn>,
 }
 
 impl RawStack {
@@ -37,10 +41,9 @@ impl RawStack {
             python: raw.python,
             has_python: raw.has_python != 0,
             bytes: bytes.to_vec(),
+            replaced: Vec::new(),
         };
-        for patch in raw.patch.iter().take(usize::from(raw.patches)) {
-            stack.patch(patch.slot, patch.address);
-        }
+        stack.replaced = restore(&mut stack.bytes, raw.stack_pointer, &raw.patch[..], raw.patches.into());
         Some(stack)
     }
 
@@ -49,10 +52,15 @@ impl RawStack {
         self.python == u64::from(number::PYTHON_AUTOGRAD_THREAD)
     }
 
-    fn patch(&mut self, slot: u64, address: u64) {
-        let word = self.range(slot).and_then(|range| self.bytes.get_mut(range));
-        if let Some(word) = word {
-            word.copy_from_slice(&address.to_le_bytes());
+    /// Writes the return addresses that were found into the copy. The BPF programs compare these words as they are after
+    /// that, without signatures and without what probes have replaced.
+    pub(crate) fn restore(&mut self, found: &Stack) {
+        for (slot, address) in
+            found.slots.iter().zip(&found.addresses).filter_map(|(slot, a)| Some(((*slot)?, a)))
+        {
+            if let Some(word) = self.range(slot).and_then(|range| self.bytes.get_mut(range)) {
+                word.copy_from_slice(&address.to_le_bytes());
+            }
         }
     }
 
@@ -66,6 +74,25 @@ impl RawStack {
         let offset = usize::try_from(address.checked_sub(self.sp)?).ok()?;
         Some(offset..offset.checked_add(8)?)
     }
+}
+
+/// Puts the return addresses back that return probes have replaced, into the memory from `sp` on. Returns those that
+/// are not on the stack where the function was entered.
+pub(crate) fn restore(bytes: &mut [u8], sp: u64, patches: &[gp_patch], count: usize) -> Vec<ReplacedReturn> {
+    let patches = patches.iter().take(count);
+    if cfg!(target_arch = "aarch64") {
+        return patches
+            .map(|patch| ReplacedReturn { entered_at: patch.slot, address: patch.address })
+            .collect();
+    }
+    for patch in patches {
+        let offset = patch.slot.checked_sub(sp).and_then(|at| usize::try_from(at).ok());
+        let word = offset.and_then(|at| bytes.get_mut(at..at.checked_add(8)?));
+        if let Some(word) = word {
+            word.copy_from_slice(&patch.address.to_le_bytes());
+        }
+    }
+    Vec::new()
 }
 
 /// Stacks whose calls have not come yet. A stack comes before its call, and records of other threads may be between
@@ -124,8 +151,17 @@ mod tests {
 
     #[test]
     fn stacks_wait_for_their_calls() {
-        let stack =
-            |id| RawStack { id, ip: 0, sp: 0, fp: 0, lr: 0, python: 0, has_python: false, bytes: Vec::new() };
+        let stack = |id| RawStack {
+            id,
+            ip: 0,
+            sp: 0,
+            fp: 0,
+            lr: 0,
+            python: 0,
+            has_python: false,
+            bytes: Vec::new(),
+            replaced: Vec::new(),
+        };
         let mut waiting = WaitingStacks::default();
         for id in [7, 8, 9] {
             waiting.add(Some(stack(id)));

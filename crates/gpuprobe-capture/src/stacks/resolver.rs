@@ -108,7 +108,7 @@ impl Resolve for FileResolver {
 
     fn unwind(&mut self, tgid: Tgid, stack: &RawStack) -> Stack {
         let registers = Registers { ip: stack.ip, sp: stack.sp, fp: stack.fp, lr: stack.lr };
-        self.unwinder.unwind(Path::new(PROC), tgid.0, registers, &stack.bytes)
+        self.unwinder.unwind_probed(Path::new(PROC), tgid.0, registers, &stack.bytes, &stack.replaced)
     }
 
     fn frames(&mut self, tgid: Tgid, addresses: &[u64]) -> Vec<Frame> {

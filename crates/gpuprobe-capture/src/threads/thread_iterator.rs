@@ -8,7 +8,7 @@ use crate::load::libbpf_log::{last_lines, with_log};
 use crate::load::requirements::check_machine;
 use crate::tables::task_iterator::read_bytes;
 use crate::wire::object_handles::{open_maps, open_programs, program_of};
-use crate::wire::{MapName, OBJECT, ProgramName, from_bytes, gp_thread_sample};
+use crate::wire::{MapName, ProgramName, from_bytes, gp_thread_sample, object};
 
 /// The most bytes that one round may have: some thousands of threads. Further threads are counted.
 const ROUND_BYTES: u64 = 256 << 20;
@@ -73,7 +73,7 @@ const READ: &str = "read the threads of processes";
 
 /// Opens the object with the iterator and its maps only.
 fn open() -> libbpf_rs::Result<OpenObject> {
-    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(OBJECT)?;
+    let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(&object()?)?;
     for (name, mut program) in open_programs(&mut object) {
         program.set_autoload(name == ProgramName::SampleThreads);
     }

@@ -10,12 +10,13 @@ use gpuprobe_discover::python::{
     self, CodeCache, CodeObject, Interpreter, InterpreterSearch, NoInterpreter, NumberTypes, PythonStackEnd,
 };
 use gpuprobe_discover::{
-    Memory, ProcessMemory, Registers, Stack, StackEnd, Symbolizer, ThreadRegisters, Unwinder, gpu_api_of,
-    mapped_range,
+    Memory, ProcessMemory, Registers, ReplacedReturn, Stack, StackEnd, Symbolizer, ThreadRegisters, Unwinder,
+    gpu_api_of, mapped_range,
 };
 use gpuprobe_event::{Api, Frame, GpuCall, Tgid, ThreadStack};
 
 use crate::stacks::python_stacks::PythonStack;
+use crate::stacks::raw_stack;
 use crate::threads::thread_iterator::RawThread;
 
 const PROC: &str = "/proc";
@@ -139,9 +140,9 @@ impl ThreadResolver {
         let memory = ProcessMemory::new(&folder_of(Tgid(head.tgid)));
         let mut continued = 0;
         let (unwound, preserved) = loop {
-            restore(&mut bytes, raw);
+            let replaced = restore(&mut bytes, raw);
             let (unwound, preserved) =
-                self.unwinder.unwind_thread(Path::new(PROC), head.tgid, &registers, &bytes);
+                self.unwinder.unwind_thread(Path::new(PROC), head.tgid, &registers, &bytes, &replaced);
             let goes_on = match unwound.end {
                 StackEnd::NotYet => continued < CONTINUED,
                 StackEnd::CopyEnds => is_asleep && read_more(&memory, head.stack_pointer, &mut bytes),
@@ -265,15 +266,9 @@ fn frame_memory(unwound: &Stack, sp: u64, bytes: &[u8]) -> Vec<Option<u64>> {
     (0..unwound.slots.len()).map(of_frame).collect()
 }
 
-/// Puts the return addresses back that return probes have replaced.
-pub(crate) fn restore(bytes: &mut [u8], raw: &RawThread) {
-    for patch in raw.head.patch.iter().take(raw.head.patches as usize) {
-        let offset = patch.slot.checked_sub(raw.head.stack_pointer).and_then(|at| usize::try_from(at).ok());
-        let word = offset.and_then(|at| bytes.get_mut(at..at.checked_add(8)?));
-        if let Some(word) = word {
-            word.copy_from_slice(&patch.address.to_le_bytes());
-        }
-    }
+/// Puts the return addresses back that return probes have replaced; returns those for which that cannot be done.
+pub(crate) fn restore(bytes: &mut [u8], raw: &RawThread) -> Vec<ReplacedReturn> {
+    raw_stack::restore(bytes, raw.head.stack_pointer, &raw.head.patch[..], raw.head.patches as usize)
 }
 
 /// Reads a further piece of the stack; `false` if there is none, or enough was read.

@@ -8,6 +8,10 @@
 //!   argument of an ioctl; `path` for an open.
 //! - `pointee`: the struct or text that an argument points to; `parts` for a batch of copies.
 
+use std::io::{self, Read};
+
+use flate2::read::GzDecoder;
+
 /// Implements [`Wire`] for the structs and unions that the build script has found to be plain.
 macro_rules! wire {
     ($($name:ident),* $(,)?) => {
@@ -58,8 +62,13 @@ pub(crate) use contract::*;
 /// The number under which the calls of an attached library file are sent. Numbers are reused.
 pub(crate) type LibraryNumber = u16;
 
-/// The compiled programs.
-pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpuprobe.bpf.o"));
+/// The compiled programs. They are compressed in the binary.
+pub(crate) fn object() -> io::Result<Vec<u8>> {
+    let compressed: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/gpuprobe.bpf.o.gz"));
+    let mut object = Vec::new();
+    GzDecoder::new(compressed).read_to_end(&mut object)?;
+    Ok(object)
+}
 
 /// A struct that may be made of any bytes.
 ///

@@ -47,11 +47,12 @@ mod tests {
     use libbpf_rs::ObjectBuilder;
 
     use super::*;
-    use crate::wire::OBJECT;
+    use crate::wire::object;
 
     #[test]
     fn names_are_in_the_order_of_the_object() {
-        let mut object = ObjectBuilder::default().name("gpuprobe").unwrap().open_memory(OBJECT).unwrap();
+        let bytes = object().unwrap();
+        let mut object = ObjectBuilder::default().name("gpuprobe").unwrap().open_memory(&bytes).unwrap();
         assert_eq!(object.maps().count(), MapName::ALL.len());
         for (name, map) in open_maps(&mut object) {
             assert_eq!(map.name(), name.as_str());

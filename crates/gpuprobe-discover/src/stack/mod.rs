@@ -11,6 +11,6 @@ mod unwind_row;
 mod unwind_table;
 mod unwinder;
 
-pub use registers::{PRESERVED_REGISTERS, Registers, StackEnd, ThreadRegisters};
+pub use registers::{PRESERVED_REGISTERS, Registers, ReplacedReturn, StackEnd, ThreadRegisters};
 pub use symbolize::{ResolvedAddress, Symbolizer};
 pub use unwinder::{FRAME_LIMIT, Stack, Unwinder};

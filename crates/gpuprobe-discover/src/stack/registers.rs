@@ -23,6 +23,16 @@ pub struct ThreadRegisters {
     pub preserved: [u64; PRESERVED_REGISTERS],
 }
 
+/// A return address that a return probe of the Linux kernel has replaced by that of its trampoline. On x86-64 it is on
+/// the stack, at the stack pointer that the function was entered with. On aarch64 it was in a register, and the function
+/// may have stored it anywhere in its frame, signed; then only the stack pointer shows whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplacedReturn {
+    /// The stack pointer with which the function was entered.
+    pub entered_at: u64,
+    pub address: u64,
+}
+
 /// Why a stack has no more frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StackEnd {

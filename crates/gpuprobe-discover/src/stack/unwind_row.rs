@@ -6,7 +6,7 @@ use gimli::{
     Value,
 };
 
-use super::registers::{PRESERVED_REGISTERS, Registers, StackEnd, ThreadRegisters};
+use super::registers::{PRESERVED_REGISTERS, Registers, ReplacedReturn, StackEnd, ThreadRegisters};
 use crate::elf::Machine;
 
 /// Registers by DWARF number: x86-64 has 16 and the return address, aarch64 31 and the stack pointer.
@@ -115,20 +115,24 @@ impl Known {
             Self { values: [None; REGISTERS], interrupted: false, slot: Some(slot), ..self.clone() };
         caller.values[frame] = Some(stack.word(pointer)?);
         caller.values[stack_pointer] = Some(pointer.wrapping_add(16));
-        caller.arrive(stack.word(slot)?, self)
+        caller.arrive(stack.word(slot)?, self, stack)
     }
 
     /// Sets the return address and checks that this can be the caller of `callee`.
-    fn arrive(mut self, address: u64, callee: &Self) -> Result<Self, StackEnd> {
+    fn arrive(mut self, address: u64, callee: &Self, stack: &StackCopy<'_>) -> Result<Self, StackEnd> {
         self.ip = match self.machine {
             Machine::X86_64 => address,
-            Machine::Aarch64 => address & AARCH64_ADDRESS,
+            Machine::Aarch64 => stack.replaced(self.stack_pointer()).unwrap_or(address & AARCH64_ADDRESS),
         };
         if self.ip == 0 {
             return Err(StackEnd::Complete);
         }
-        // Each frame is above the one it called; otherwise unwinding could loop.
-        if self.stack_pointer() <= callee.stack_pointer() { Err(StackEnd::Lost) } else { Ok(self) }
+        // Each frame is above the one it called; otherwise unwinding could loop. The innermost function of a thread may
+        // have no frame on aarch64.
+        let has_frame = self.stack_pointer() > callee.stack_pointer();
+        let may_have_none = self.machine == Machine::Aarch64 && callee.interrupted && self.slot.is_none();
+        let is_above = has_frame || may_have_none && self.stack_pointer() == callee.stack_pointer();
+        if is_above { Ok(self) } else { Err(StackEnd::Lost) }
     }
 }
 
@@ -137,9 +141,18 @@ impl Known {
 pub(crate) struct StackCopy<'s> {
     pub(crate) start: u64,
     pub(crate) bytes: &'s [u8],
+    pub(crate) replaced: &'s [ReplacedReturn],
 }
 
 impl StackCopy<'_> {
+    /// The real return address of the function that was entered with this stack pointer, if a probe has replaced it.
+    fn replaced(&self, stack_pointer: u64) -> Option<u64> {
+        self.replaced
+            .iter()
+            .find(|replaced| replaced.entered_at == stack_pointer)
+            .map(|replaced| replaced.address)
+    }
+
     fn word(&self, address: u64) -> Result<u64, StackEnd> {
         let within = address.checked_sub(self.start).ok_or(StackEnd::Lost)?;
         let word = usize::try_from(within).ok().and_then(|at| self.bytes.get(at..)?.first_chunk());
@@ -235,7 +248,7 @@ impl Row {
             // a register that cannot be restored may never be needed
             caller.values[usize::from(*register)] = value.ok();
         }
-        caller.arrive(address?, known)
+        caller.arrive(address?, known, stack)
     }
 }
 

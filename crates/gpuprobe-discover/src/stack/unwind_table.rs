@@ -236,6 +236,7 @@ fn list<'b, S: UnwindSection<Bytes<'b>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stack::ReplacedReturn;
     use crate::stack::registers::{Registers, StackEnd};
     use crate::stack::unwind_row::{Known, StackCopy};
 
@@ -270,7 +271,19 @@ mod tests {
         let found = row(&section, &BaseAddresses::default(), offset, ip - 1).expect("a row");
         let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
         let registers = Registers { ip, sp: 0x8000, fp: 0x8000, lr: 0x2222 };
-        found.step(&Known::new(Machine::Aarch64, registers), &StackCopy { start: 0x8000, bytes: &bytes })
+        let replaced = [ReplacedReturn { entered_at: 0x8020, address: 0x7777 }];
+        let is_probed = bytes[8..].starts_with(&TRAMPOLINE.to_le_bytes());
+        let replaced = if is_probed { &replaced[..] } else { &[] };
+        let copy = StackCopy { start: 0x8000, bytes: &bytes, replaced };
+        found.step(&Known::new(Machine::Aarch64, registers), &copy)
+    }
+
+    const TRAMPOLINE: u64 = 0x00a5_0000_0000_5550;
+
+    #[test]
+    fn an_aarch64_return_address_that_a_probe_has_replaced_is_known_by_the_stack_pointer() {
+        let caller = aarch64_step(0x1010, &[0x9000, TRAMPOLINE, 0, 0]).unwrap();
+        assert_eq!(caller.ip, 0x7777);
     }
 
     #[test]
@@ -278,7 +291,7 @@ mod tests {
         let signed = 0x00a5_0000_0000_4568;
         let caller = aarch64_step(0x1010, &[0x9000, signed, 0, 0]).unwrap();
         assert_eq!(caller.ip, 0x4568);
-        let above = StackCopy { start: 0x9000, bytes: &[0u8; 16] };
+        let above = StackCopy { start: 0x9000, bytes: &[0u8; 16], replaced: &[] };
         // the restored frame pointer leads to a frame record whose return address is 0
         assert_eq!(caller.by_frame_pointer(&above).unwrap_err(), StackEnd::Complete);
         assert_eq!(aarch64_step(0x1010, &[0x9000]).unwrap_err(), StackEnd::CopyEnds);

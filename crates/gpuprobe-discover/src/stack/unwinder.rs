@@ -10,7 +10,7 @@ use gpuprobe_event::{Api, Frame};
 
 use super::address_space::{AddressSpaces, ModuleNumber};
 use super::export_thunks::ExportThunks;
-use super::registers::{Registers, StackEnd, ThreadRegisters};
+use super::registers::{Registers, ReplacedReturn, StackEnd, ThreadRegisters};
 use super::symbolize::Symbolizer;
 use super::unwind_row::{Known, Row, StackCopy};
 use super::unwind_table::{Budget, Listed, function_begin, searched};
@@ -78,7 +78,19 @@ impl Unwinder {
 
     /// Unwinds one stack. `stack` has the bytes from `registers.sp` upwards, as many as there are.
     pub fn unwind(&mut self, proc_root: &Path, tgid: u32, registers: Registers, stack: &[u8]) -> Stack {
-        let copy = StackCopy { start: registers.sp, bytes: stack };
+        self.unwind_probed(proc_root, tgid, registers, stack, &[])
+    }
+
+    /// As [`Unwinder::unwind`], with return addresses that return probes have replaced.
+    pub fn unwind_probed(
+        &mut self,
+        proc_root: &Path,
+        tgid: u32,
+        registers: Registers,
+        stack: &[u8],
+        replaced: &[ReplacedReturn],
+    ) -> Stack {
+        let copy = StackCopy { start: registers.sp, bytes: stack, replaced };
         self.unwind_from(proc_root, tgid, Known::new(self.machine, registers), &copy, |_| ())
     }
 
@@ -90,8 +102,9 @@ impl Unwinder {
         tgid: u32,
         thread: &ThreadRegisters,
         stack: &[u8],
+        replaced: &[ReplacedReturn],
     ) -> (Stack, Vec<Vec<Option<u64>>>) {
-        let copy = StackCopy { start: thread.registers.sp, bytes: stack };
+        let copy = StackCopy { start: thread.registers.sp, bytes: stack, replaced };
         let mut preserved = Vec::new();
         let known = Known::of_thread(self.machine, thread);
         let unwound = self

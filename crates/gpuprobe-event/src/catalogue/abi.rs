@@ -17,8 +17,9 @@ pub enum ArgLoc {
     Register { first: u8, count: u8 },
     /// On the stack: byte offset from the first stack argument (past the return address on x86-64).
     Stack { offset: u16, bytes: u16 },
-    /// In memory that this integer register points to.
-    Indirect { register: u8 },
+    /// A struct in memory that this integer register points to. A probe copies it behind the words of the stack arguments:
+    /// `word` is where it begins there.
+    Indirect { register: u8, word: u8, bytes: u16 },
     /// In a vector register, which a probe does not see.
     Vector,
 }
@@ -36,7 +37,7 @@ impl ArgLoc {
             }
             Self::Stack { offset, .. } if aarch64 => format!("[sp+{offset}]"),
             Self::Stack { offset, .. } => format!("[rsp+{}]", offset + 8),
-            Self::Indirect { register: r } => format!("*{}", register(r)),
+            Self::Indirect { register: r, .. } => format!("*{}", register(r)),
             Self::Vector => "vector".to_owned(),
         }
     }
@@ -60,18 +61,28 @@ pub(crate) fn locations_x86_64(kinds: &[ArgKind], hidden_result: bool) -> Vec<Ar
 /// register.
 pub(crate) fn locations_aarch64(kinds: &[ArgKind]) -> Vec<ArgLoc> {
     let mut registers = Registers { next: 0, limit: AARCH64_REGISTERS, stack: 0 };
-    kinds
+    let mut locations: Vec<_> = kinds
         .iter()
         .map(|kind| match kind {
             ArgKind::Float => ArgLoc::Vector,
             // larger structs are copied by the caller, which passes a pointer to the copy
             ArgKind::Struct { bytes, .. } if *bytes > 16 => match registers.take(8, true) {
-                ArgLoc::Register { first, .. } => ArgLoc::Indirect { register: first },
+                ArgLoc::Register { first, .. } => {
+                    ArgLoc::Indirect { register: first, word: 0, bytes: *bytes }
+                }
                 on_stack => on_stack,
             },
             kind => registers.take(kind.bytes(), true),
         })
-        .collect()
+        .collect();
+    let mut next = registers.stack / 8;
+    for location in &mut locations {
+        if let ArgLoc::Indirect { word, bytes, .. } = location {
+            *word = u8::try_from(next).unwrap_or(u8::MAX);
+            next += bytes.div_ceil(8);
+        }
+    }
+    locations
 }
 
 struct Registers {
@@ -166,9 +177,20 @@ mod tests {
     fn a_large_struct_is_behind_a_pointer_on_aarch64_and_on_the_stack_on_x86_64() {
         let kinds = [WORD, EXTENT, WORD];
         assert_eq!(described(&locations_aarch64(&kinds), true), ["x0", "*x1", "x2"]);
+        assert_eq!(locations_aarch64(&kinds)[1], ArgLoc::Indirect { register: 1, word: 0, bytes: 24 });
         let on_stack = ArgLoc::Stack { offset: 0, bytes: 24 };
         assert_eq!(locations_x86_64(&kinds, false)[1], on_stack);
         assert_eq!(described(&locations_x86_64(&kinds, false), false), ["rdi", "[rsp+8]", "rsi"]);
+    }
+
+    #[test]
+    fn copies_of_large_structs_follow_each_other_behind_the_stack_arguments() {
+        let kinds = [EXTENT, WORD, WORD, WORD, WORD, WORD, WORD, EXTENT, WORD, INT];
+        let locations = locations_aarch64(&kinds);
+        let expected = ["*x0", "x1", "x2", "x3", "x4", "x5", "x6", "*x7", "[sp+0]", "[sp+8]"];
+        assert_eq!(described(&locations, true), expected);
+        let copy = |register, word| ArgLoc::Indirect { register, word, bytes: 24 };
+        assert_eq!([locations[0], locations[7]], [copy(0, 2), copy(7, 5)]);
     }
 
     #[test]

@@ -13,15 +13,17 @@ use crate::cmd::run::{probes, record};
 use crate::session::record::recording::print_trace_path;
 use crate::terminal::notes::note;
 
-/// The program with the libraries and the C library inside: a statically linked gpuprobe also runs where there is none.
+/// The program with the libraries and the C library inside, compressed: a statically linked gpuprobe also runs where there
+/// is none.
 #[cfg(target_feature = "crt-static")]
-const FILES: [(&str, &[u8]); 1] = [("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo_static")))];
-/// The program, and the libraries that it loads from its own folder.
+const FILES: [(&str, &[u8]); 1] =
+    [("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo_static.gz")))];
+/// The program, and the libraries that it loads from its own folder, compressed.
 #[cfg(not(target_feature = "crt-static"))]
 const FILES: [(&str, &[u8]); 3] = [
-    ("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo"))),
-    ("libcudart.so.12", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.12"))),
-    ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1"))),
+    ("demo", include_bytes!(concat!(env!("OUT_DIR"), "/demo/demo.gz"))),
+    ("libcudart.so.12", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcudart.so.12.gz"))),
+    ("libcuda.so.1", include_bytes!(concat!(env!("OUT_DIR"), "/demo/libcuda.so.1.gz"))),
 ];
 
 pub(crate) fn run(args: &DemoArgs) -> Result<u8> {

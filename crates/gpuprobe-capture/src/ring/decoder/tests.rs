@@ -249,8 +249,17 @@ fn exit_codes_are_those_of_the_shell() {
 fn a_launch_has_its_call_site_and_its_stack() {
     let mut decoder = decoder();
     let process = ProcessKey { tgid: Tgid(10), instance: 99 };
-    let raw =
-        RawStack { id: 3, ip: 0x40, sp: 0, fp: 0, lr: 0, python: 0, has_python: false, bytes: Vec::new() };
+    let raw = RawStack {
+        id: 3,
+        ip: 0x40,
+        sp: 0,
+        fp: 0,
+        lr: 0,
+        python: 0,
+        has_python: false,
+        bytes: Vec::new(),
+        replaced: Vec::new(),
+    };
     let found = decoder.resolve.unwind(process.tgid, &raw);
     decoder.sites.learn(process, &raw, &found, None);
     let mut decoded = |site, name| match decoder.call(as_bytes(&gp_call { site, ..call_of(name) })) {

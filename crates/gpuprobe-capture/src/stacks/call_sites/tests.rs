@@ -19,6 +19,7 @@ fn sent(number: u32, outer: u64, bytes: usize) -> (RawStack, Stack) {
         python: 0,
         has_python: false,
         bytes: copy,
+        replaced: Vec::new(),
     };
     let slots = vec![None, Some(SP + 16)];
     (raw, Stack { addresses: vec![5, outer], slots, end: StackEnd::Complete })

@@ -28,7 +28,8 @@ use crate::session::signals::{self, Signals, status_of};
 use crate::terminal::notes::note;
 use crate::terminal::stdout::print;
 
-const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo/bench"));
+/// Compressed.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/demo/bench.gz"));
 /// Rounds that are not measured: the first calls create rows and fill caches.
 const WARM_UP: u32 = 5;
 const CALLS_PER_ROUND: u32 = 1000;

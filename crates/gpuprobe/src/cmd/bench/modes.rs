@@ -19,12 +19,12 @@ pub(super) enum Prologue {
 
 macro_rules! library {
     ($name:literal) => {
-        include_bytes!(concat!(env!("OUT_DIR"), "/demo/libbench.", $name, ".so"))
+        include_bytes!(concat!(env!("OUT_DIR"), "/demo/libbench.", $name, ".so.gz"))
     };
 }
 
 impl Prologue {
-    /// The library whose functions start with these instructions.
+    /// The compressed library whose functions start with these instructions.
     pub(super) fn library(self) -> &'static [u8] {
         match self {
             Self::Push => library!("push"),
