@@ -25,7 +25,10 @@ fn main() {
         Ok("aarch64") => "arm64",
         _ => "x86",
     };
-    let args = FLAGS.split(' ').map(str::to_owned).chain([format!("-D__TARGET_ARCH_{arch}")]);
+    let sources = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    // the object must not depend on the folder of the sources
+    let own = [format!("-D__TARGET_ARCH_{arch}"), format!("-ffile-prefix-map={sources}=.")];
+    let args = FLAGS.split(' ').map(str::to_owned).chain(own);
     let object = out.join("gpuprobe.bpf.o");
     let built = SkeletonBuilder::new()
         .source("bpf/gpuprobe.bpf.c")

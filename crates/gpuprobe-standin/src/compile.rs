@@ -260,6 +260,11 @@ impl Builder {
     /// A compiler, which an environment variable may name, with the flags that every file needs.
     fn compiler(&self, variable: &str, name: &str, flags: &[&str]) -> Command {
         let mut compiler = Command::new(compiler(variable, name));
+        if self.options.parts == Parts::Demo {
+            // what is embedded must not depend on the folders of sources and outputs
+            let here = std::env::current_dir().unwrap_or_default();
+            compiler.args([&self.dir, &here].map(|dir| format!("-ffile-prefix-map={}=.", dir.display())));
+        }
         compiler
             .args(flags)
             .arg("-I")
