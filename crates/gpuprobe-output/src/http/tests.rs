@@ -192,7 +192,12 @@ fn the_view_has_rates_and_a_history_and_a_process_has_details() {
         let processes = vec![Arc::new(process)];
         latest.publish(Snapshot { unix_seconds: at, processes, ..Snapshot::default() }, REFRESH);
     }
-    let json: serde_json::Value = serde_json::from_str(&ask(address, "/api/view").1).unwrap();
+    let mut json = serde_json::Value::Null;
+    // an earlier view is served until the new one has been written
+    until("the last snapshot is served", || {
+        json = serde_json::from_str(&ask(address, "/api/view").1).unwrap();
+        json["history"]["times"].as_array().is_some_and(|times| times.len() == 3)
+    });
     let row = &json["view"]["processes"][0];
     assert_eq!((&row["id"]["pid"], &row["launches_per_second"]), (&12.into(), &0.0.into()));
     assert_eq!(row["growth_per_second"], 100.0, "over the last minute, as top shows it");
