@@ -54,8 +54,7 @@ pub(crate) fn row(f: &Function, collect: Collect, counted: CountedOps) -> gp_fun
     row.op_desc = op_desc(f, counted);
     if f.class == Class::Launch && collect == Collect::Count {
         counted_launch(&mut row, counted);
-    }
-    if f.class == Class::Launch && collect == Collect::Stream && row.outs == 0 {
+    } else if f.class == Class::Launch && collect == Collect::Stream && row.outs == 0 {
         sample_returns(&mut row, counted);
     }
     if ["_ptsz", "_ptds", "_spt"].iter().any(|suffix| f.name.ends_with(suffix)) {
