@@ -22,12 +22,13 @@
 static __always_inline struct gp_probed_launches *probed_launches(struct gp_thread *thread,
 								  const struct gp_launch_cache_entry *cached)
 {
-	__u64 set = launch_cache_set(cached->handle, cached->stream);
-	struct gp_launch_cache_entry *first = &thread->launch_cache[set];
+	__u64 at = launch_cache_set(cached->handle, cached->stream);
 
-	return &thread->probed_launches[is_cached(first, cached->handle, cached->stream, cached->counted_as)
-					    ? set
-					    : set + 1];
+	if (!is_cached(&thread->launch_cache[at], cached->handle, cached->stream, cached->counted_as))
+		at++;
+	/* the verifier of Linux 6.1 does not know the bound without the mask */
+	barrier_var(at);
+	return &thread->probed_launches[at & (GP_LAUNCH_CACHE - 1)];
 }
 
 /* Fills in what a deferred launch does not have from its entry. It is taken to have succeeded. */
