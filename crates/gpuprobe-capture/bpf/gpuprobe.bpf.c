@@ -85,18 +85,23 @@ int lossless_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Writes the deferred launches of a thread at the end of observation. They have returned, or not yet. */
+/* Writes a deferred launch at the end of observation. It has returned, or not yet. */
+static __always_inline void write_deferred_call(struct bpf_iter__task *ctx, struct gp_call *call)
+{
+	if (call->duration_ns > gp_stop_ns - call->start_ns)
+		call->duration_ns = gp_stop_ns - call->start_ns;
+	bpf_seq_write(ctx->meta->seq, call, sizeof(struct gp_call));
+}
+
+/* Writes the deferred launches of a thread at the end of observation, the inner one first. */
 static __always_inline void write_deferred(struct bpf_iter__task *ctx, struct gp_thread *thread)
 {
-	for (__u32 i = 0; i < GP_DEFERRED; i++) {
-		struct gp_call *call = &thread->deferred[i];
-
-		if (i >= thread->deferred_count)
-			break;
-		if (call->duration_ns > gp_stop_ns - call->start_ns)
-			call->duration_ns = gp_stop_ns - call->start_ns;
-		bpf_seq_write(ctx->meta->seq, call, sizeof(struct gp_call));
+	if (thread->deferred_count == GP_DEFERRED) {
+		enclose_deferred(&thread->deferred[0], &thread->deferred[1]);
+		write_deferred_call(ctx, &thread->deferred[1]);
 	}
+	if (thread->deferred_count)
+		write_deferred_call(ctx, &thread->deferred[0]);
 }
 
 /*

@@ -90,7 +90,7 @@ impl Capture {
             rows: config.rows,
             annotate_records: config.annotate_records,
             call_sites: config.call_sites,
-            samples_launch_returns: config.sample_launch_returns,
+            samples_launch_returns: config.samples_launch_returns(),
         };
         let attacher = Attacher::start(Rc::clone(&object), helper, config, tier, counted)?;
         let clock = Clock::start();

@@ -30,6 +30,11 @@ pub fn sampled_lines(sampled: &[SampledCalls]) -> String {
     sampled.iter().map(line).collect()
 }
 
+/// The mark of times of which some are those of earlier launches.
+pub(crate) fn time_mark(unprobed_returns: u64) -> &'static str {
+    if unprobed_returns > 0 { MARK } else { "" }
+}
+
 /// What is not known of launches whose return was not probed.
 pub(crate) fn unprobed_returns(calls: u64) -> Option<String> {
     (calls > 0).then(|| {

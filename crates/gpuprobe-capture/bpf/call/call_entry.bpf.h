@@ -188,6 +188,9 @@ GP_OWN_FRAME int is_launch_without_return(struct gp_thread *thread, struct pt_re
 	if (thread->depth || thread->has_failed)
 		return 0;
 	if (function->flags & GP_STREAM) {
+		/* one turn must not tell what happens in another */
+		if (weight > 1 || thread->deferred_count)
+			return 0;
 		begin_launch_without_return(thread, &thread->deferred[0], ctx, function, cookie, weight);
 		return defer_launch(thread, function);
 	}
@@ -207,10 +210,23 @@ GP_OWN_FRAME int is_expected_launch(struct gp_thread *thread, struct pt_regs *ct
 	    outer->stack_pointer - PT_REGS_SP(ctx) != thread->expected.distance)
 		return 0;
 	begin_launch_without_return(thread, call, ctx, function, cookie, weight);
-	if (call->return_address != thread->expected.return_address)
+	if (call->flags || call->return_address != thread->expected.return_address)
 		return 0;
 	begin_deferred(thread, call, outer, function, thread->expected.duration_ns);
 	return 1;
+}
+
+/* Sends what is deferred, unless the call that begins now is inside of it. */
+GP_OWN_FRAME int end_deferred(struct gp_thread *thread, struct pt_regs *ctx, __u16 library)
+{
+	/* what an open call inside it makes is inside it, too */
+	if (thread->depth)
+		return 0;
+	if (is_inside_deferred(thread, PT_REGS_SP(ctx), library))
+		begin_inside_deferred(thread);
+	else
+		send_deferred(thread);
+	return 0;
 }
 
 /*
@@ -251,7 +267,7 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 		if (can_decline && thread->deferred_count) {
 			if (is_expected_launch(thread, ctx, function, cookie, weight))
 				return 1;
-			send_deferred(thread);
+			end_deferred(thread, ctx, cookie >> 32);
 		}
 		if (can_decline && function->flags & GP_SAMPLES_RETURNS &&
 		    is_launch_without_return(thread, ctx, function, cookie, weight))
@@ -272,6 +288,8 @@ static __always_inline int enter(struct pt_regs *ctx, bool can_decline)
 	}
 	/* the open calls are on another stack in that case */
 	outer = is_declined ? NULL : innermost(thread);
+	if (can_decline && !is_declined && !outer && thread->deferred_count)
+		outer = &thread->deferred[0];
 	if (outer && function->flags & GP_MAY_REPEAT && is_repeated(outer, ctx, index, cookie >> 32))
 		return 1;
 	if (outer && !is_enclosing(outer, ctx, index)) {

@@ -243,6 +243,8 @@ static __always_inline int leave(struct pt_regs *ctx)
 	annotate(thread, call, function, failed);
 	count(thread, call, function, failed, is_counted, PT_REGS_IP(ctx));
 	emit(call, function, ctx, failed);
+	if (thread->deferred_count && !thread->depth)
+		end_inside_deferred(thread, call, failed);
 	if (function->flags & GP_SAMPLES_RETURNS && function->flags & GP_STREAM)
 		plan_deferred(thread, call, function, failed, PT_REGS_IP(ctx));
 	return 0;

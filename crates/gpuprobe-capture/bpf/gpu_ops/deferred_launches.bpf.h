@@ -9,14 +9,26 @@
  * between the two on the stack is noted, and the address in the runtime that the inner one returns to. The
  * next call of a thread after a launch of the runtime is inside of it if both are the same again.
  *
- * Records are deferred until the next call of their thread begins: at the latest then, the launches have
- * returned. So they do not overlap, and an inner launch is sent before the outer one, as always.
+ * If it is another call, it is inside the launch of the runtime as long as the return address of that launch
+ * is still on the stack. Its own return is probed then, and so is that of the next launch of this kernel.
+ *
+ * Records are deferred until the next call of their thread begins after the launch: at the latest then, the
+ * launches have returned. So they do not overlap, and an inner launch is sent before the outer one, as
+ * always.
  */
 #ifndef GP_DEFERRED_LAUNCHES_BPF_H
 #define GP_DEFERRED_LAUNCHES_BPF_H
 
 #include "launch_entries.bpf.h"
 #include "../core/open_calls.bpf.h"
+
+/* bits of gp_call.actions: this call or an enclosing one is a launch, or a copy */
+#define GP_OPEN_LAUNCH 16
+#define GP_OPEN_COPY 32
+/* two functions whose addresses differ by less are in the same library */
+#define GP_SAME_LIBRARY_BYTES (1 << 20)
+/* a launch that began so long before the end of its thread may still have been waiting then */
+#define GP_WAITING_NS 1000000000ULL
 
 /* What is remembered of the launches of this kernel on this stream. */
 static __always_inline struct gp_probed_launches *probed_launches(struct gp_thread *thread,
@@ -41,6 +53,7 @@ static __always_inline void begin_deferred(struct gp_thread *thread, struct gp_c
 	begin_call(thread, call, outer, function, call->function);
 	call->flags = outer ? GP_UNOBSERVED | GP_NESTED_OP : GP_UNOBSERVED;
 	call->weight = weight;
+	call->actions |= GP_OPEN_LAUNCH;
 	call->result = 0;
 	call->bytes = 0;
 	call->space = 0;
@@ -107,6 +120,84 @@ static __always_inline void enclose_deferred(struct gp_call *outer, const struct
 		outer->duration_ns = least;
 }
 
+/* The next launch of the kernel that is deferred has a return probe. */
+GP_GLOBAL_FUNC int probe_next_launch(struct gp_thread *thread)
+{
+	struct gp_function *function;
+	struct launch launch = {};
+	struct gp_call *call;
+	__u32 index;
+
+	if (!thread)
+		return 0;
+	call = &thread->deferred[0];
+	index = call->function;
+	function = bpf_map_lookup_elem(&functions, &index);
+	if (!function)
+		return 0;
+	read_launch(call, function, &launch);
+	launch_cache_entry(thread, launch.handle, launch.stream, index + 1)->unprobed_left = 0;
+	return 0;
+}
+
+/*
+ * Whether a call of this library that begins now is inside the deferred launch of the CUDA runtime, although
+ * another one was expected there, or none any more: it is made by the runtime, and the runtime has not
+ * returned.
+ */
+static __always_inline bool is_inside_deferred(const struct gp_thread *thread, __u64 stack_pointer,
+					       __u16 library)
+{
+	const struct gp_call *outer = &thread->deferred[0];
+	__u64 expected = thread->expected.return_address, address = 0;
+
+	if (!expected || outer->library == library || outer->stack_pointer <= stack_pointer ||
+	    bpf_probe_read_user(&address, sizeof(address), (void *)stack_pointer) ||
+	    address - expected + GP_SAME_LIBRARY_BYTES >= 2 * GP_SAME_LIBRARY_BYTES)
+		return false;
+	return !bpf_probe_read_user(&address, sizeof(address), (void *)outer->stack_pointer) &&
+	       address == outer->return_address;
+}
+
+/* A call that was not expected begins inside the deferred launch. */
+static __always_inline void begin_inside_deferred(struct gp_thread *thread)
+{
+	struct gp_call *inner = &thread->deferred[1];
+	__u64 age_ns = bpf_ktime_get_ns() - inner->start_ns;
+
+	/* the expected one has returned */
+	if (thread->deferred_count == GP_DEFERRED && inner->duration_ns > age_ns)
+		inner->duration_ns = age_ns;
+	probe_next_launch(thread);
+}
+
+/* A call has returned, maybe inside the deferred launch. If it failed, it is not known how the launch ended.
+ */
+static __always_inline void end_inside_deferred(struct gp_thread *thread, const struct gp_call *call,
+						bool failed)
+{
+	if (call->parent != thread->deferred[0].id)
+		return;
+	enclose_deferred(&thread->deferred[0], call);
+	if (failed) {
+		thread->deferred[0].flags |= GP_BEGUN;
+		count_loss(GP_LOSS_UNOBSERVED_RETURN);
+	}
+}
+
+/* The thread was killed. If it has launched long ago, and made no other call, the launch may not have
+ * returned. */
+static __always_inline void kill_deferred(struct gp_thread *thread)
+{
+	struct gp_call *outer = &thread->deferred[0];
+
+	if (!thread->deferred_count || bpf_ktime_get_ns() - outer->start_ns < GP_WAITING_NS)
+		return;
+	outer->flags |= GP_BEGUN;
+	thread->deferred[1].flags |= GP_BEGUN;
+	count_loss(GP_LOSS_UNOBSERVED_RETURN);
+}
+
 /*
  * Sends the deferred launches of a thread, whose next call begins now, or which exits. If observation has
  * ended meanwhile, the iterator may have written them too; user space takes them once.
@@ -151,6 +242,8 @@ GP_GLOBAL_FUNC int plan_deferred(struct gp_thread *thread, const struct gp_call 
 	bool is_new, has_inner, is_simple;
 
 	if (!thread || !call || !function)
+		return 0;
+	if (!thread->depth && call->parent)
 		return 0;
 	if (thread->depth) {
 		thread->inner_id = call->id;

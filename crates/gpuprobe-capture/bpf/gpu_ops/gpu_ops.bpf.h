@@ -9,10 +9,6 @@
 #include "copies.bpf.h"
 #include "deferred_launches.bpf.h"
 
-/* bits of gp_call.actions: this call or an enclosing one is a launch, or a copy */
-#define GP_OPEN_LAUNCH 16
-#define GP_OPEN_COPY 32
-
 static __always_inline bool is_launch(const struct gp_function *function)
 {
 	return function->op_desc.op_kind == GP_OP_LAUNCH || function->op_desc.op_kind == GP_OP_GRAPH_LAUNCH;

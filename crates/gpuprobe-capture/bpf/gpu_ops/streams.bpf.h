@@ -73,6 +73,7 @@ launch_cache_entry(struct gp_thread *thread, __u64 handle, __u64 stream, __u32 c
 	first->counted_as = counted_as;
 	first->launches_row = 0;
 	first->stream_row = 0;
+	first->unprobed_left = 0;
 	return first;
 }
 

@@ -89,7 +89,9 @@ fn counted_launch(row: &mut gp_function, counted: CountedOps) {
 fn sample_returns(row: &mut gp_function, counted: CountedOps) {
     let op = &row.op_desc;
     let is_list = [number::LAUNCH_LIST, number::LAUNCH_RUNTIME_LIST].contains(&op.shape);
-    if counted.samples_launch_returns && op.op_kind == number::OP_LAUNCH && !is_list {
+    // a launch that a loader passes on is found among the open calls, so it needs its return probe
+    let may_repeat = row.flags & number::FUNCTION_MAY_REPEAT != 0;
+    if counted.samples_launch_returns && op.op_kind == number::OP_LAUNCH && !is_list && !may_repeat {
         row.flags |= number::FUNCTION_SAMPLES_RETURNS;
     }
 }

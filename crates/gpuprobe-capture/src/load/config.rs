@@ -78,6 +78,12 @@ pub struct CaptureConfig {
 }
 
 impl CaptureConfig {
+    /// Whether most launches have no return probe. On aarch64 all have one: whether a launch without one is still waiting
+    /// is seen from its return address on the stack, which is in a register there.
+    pub fn samples_launch_returns(&self) -> bool {
+        self.sample_launch_returns && cfg!(target_arch = "x86_64")
+    }
+
     /// Whether call sites of any calls are found.
     pub(crate) fn finds_sites(&self) -> bool {
         self.sites || self.call_sites

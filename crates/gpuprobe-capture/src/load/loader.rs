@@ -10,6 +10,7 @@ use super::probe_programs::{agent_program, entry_count_program, programs, tensor
 use crate::error::CaptureError;
 use crate::host::clock::boottime_ns;
 use crate::host::machine_checks::may_write_back;
+use crate::host::open_files::raise_limit;
 use crate::host::support::Tier;
 use crate::wire::device_rows::first_row;
 use crate::wire::object_handles::{open_maps, open_programs};
@@ -23,6 +24,8 @@ const SPARE_PART: u32 = 256;
 const ROWS_WITHOUT_STREAM: u32 = 4;
 
 pub(crate) fn load(config: &CaptureConfig, tier: Tier) -> Result<Object, CaptureError> {
+    // each map and program is a descriptor, and there are a hundred; tasks and probes need more later
+    raise_limit();
     let (loaded, log) = with_log(|| open(config, tier).and_then(OpenObject::load));
     loaded.map_err(|source| CaptureError::Load { reason: last_lines(&log), source })
 }

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use libbpf_rs::{Object, ObjectBuilder, OpenObject};
 
 use super::libbpf_log::without_log;
-use crate::host::open_files::raise_limit;
 use crate::wire::object_handles::{map_of, open_maps, open_programs};
 use crate::wire::{ProgramName, object};
 
@@ -23,8 +22,6 @@ pub(crate) fn load_programs(
 
 /// Opens the object a second time, with the maps of the first.
 pub(crate) fn open_again(main: &Object) -> Result<OpenObject, libbpf_rs::Error> {
-    // each map and program is a descriptor, of both objects
-    raise_limit();
     let mut object = ObjectBuilder::default().name("gpuprobe")?.open_memory(&object()?)?;
     for (name, mut map) in open_maps(&mut object) {
         if let Ok(made) = map_of(main, name) {

@@ -434,7 +434,7 @@ fn result_of(function: &Function, raw: &gp_call) -> u64 {
 const UNOBSERVED_AND_BEGUN: u16 = number::CALL_UNOBSERVED | number::CALL_BEGUN;
 
 /// Whether the return of a call is probed, or it is not known how it ended.
-fn is_return_probed(raw: &gp_call) -> bool {
+pub(crate) fn is_return_probed(raw: &gp_call) -> bool {
     raw.flags & UNOBSERVED_AND_BEGUN != number::CALL_UNOBSERVED
 }
 

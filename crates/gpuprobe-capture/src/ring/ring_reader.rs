@@ -19,8 +19,8 @@ use super::spool::{SharedFile, Spool};
 use super::spool_file::SpoolFile;
 use crate::error::CaptureError;
 use crate::tables::task_iterator;
+use crate::wire::MapName;
 use crate::wire::object_handles::{handle_of, map_of};
-use crate::wire::{MapName, ProgramName, gp_call};
 
 /// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are
 /// written.
@@ -211,7 +211,7 @@ impl RingReader {
 
     /// Calls that are open now, of all threads, outer ones before those made inside them.
     pub(crate) fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
-        let calls: Vec<gp_call> = task_iterator::read(&self.object, ProgramName::OpenCalls)?;
+        let calls = task_iterator::open_calls(&self.object)?;
         Ok(calls.iter().filter_map(|call| self.decoder.open_call(call)).collect())
     }
 }

@@ -10,11 +10,14 @@ use libbpf_rs::{Iter, IterOpts, Link, Object};
 
 use super::process_rows::process_of;
 use crate::error::CaptureError;
-use crate::host::clock::Clock;
+use crate::host::clock::{Clock, monotonic_ns};
+use crate::ring::decoder::is_return_probed;
 use crate::wire::object_handles::program_of;
-use crate::wire::{ProgramName, Wire, from_bytes, gp_pending_call};
+use crate::wire::{ProgramName, Wire, from_bytes, gp_call, gp_pending_call, number};
 
 const READ: &str = "read open calls";
+/// A launch whose return is not probed has most likely returned before this age.
+const WAITING_NS: u64 = 1_000_000_000;
 
 /// What the program writes about all threads, as records of one type.
 pub(crate) fn read<T: Wire>(object: &Object, name: ProgramName) -> Result<Vec<T>, CaptureError> {
@@ -37,22 +40,40 @@ pub(crate) fn read_bytes(link: &Link, most: u64) -> Result<Vec<u8>, libbpf_rs::E
     Ok(bytes)
 }
 
+/// The open calls of every thread. At the end of observation, launches whose return is not probed are among them, because
+/// their records are deferred: those that still wait are open calls like others.
+pub(crate) fn open_calls(object: &Object) -> Result<Vec<gp_call>, CaptureError> {
+    let mut calls: Vec<gp_call> = read(object, ProgramName::OpenCalls)?;
+    let now_ns = monotonic_ns();
+    for call in calls.iter_mut().filter(|call| !is_return_probed(call)) {
+        if now_ns.saturating_sub(call.start_ns) >= WAITING_NS
+            && is_in_call(call.tid, call.stack_pointer, call.return_address)
+        {
+            call.flags &= !number::CALL_UNOBSERVED;
+        }
+    }
+    Ok(calls)
+}
+
 /// The outermost open call of every thread. What the Linux kernel runs outside of a library call does not
 /// count: threads of the CUDA driver poll its devices for as long as they live. Launches whose return is not probed may
 /// have returned.
 pub(crate) fn pending_calls(object: &Object, clock: Clock) -> Result<Vec<PendingCall>, CaptureError> {
     let rows = read(object, ProgramName::PendingCalls)?;
-    let rows = rows.into_iter().filter(|row: &gp_pending_call| row.return_slot == 0 || may_be_in_call(row));
+    let may_wait = |row: &gp_pending_call| {
+        row.return_slot == 0 || is_in_call(row.tid, row.return_slot, row.return_address)
+    };
+    let rows = rows.into_iter().filter(may_wait);
     Ok(rows.filter_map(|row| pending_call(row, clock)).collect())
 }
 
-/// Whether a launch whose return was not probed may not have returned: its return address is still in its place. The
-/// thread is below that place on its stack, and most of what it does there would overwrite it.
-fn may_be_in_call(row: &gp_pending_call) -> bool {
+/// Whether a launch whose return was not probed has most likely not returned: its return address is still in its place.
+/// The thread is below that place on its stack, and most of what it does there would overwrite it.
+fn is_in_call(tid: u32, return_slot: u64, return_address: u64) -> bool {
     let mut address = [0; 8];
-    let memory = File::open(format!("/proc/{}/mem", row.tid));
-    memory.is_ok_and(|memory| memory.read_exact_at(&mut address, row.return_slot).is_ok())
-        && u64::from_ne_bytes(address) == row.return_address
+    let memory = File::open(format!("/proc/{tid}/mem"));
+    memory.is_ok_and(|memory| memory.read_exact_at(&mut address, return_slot).is_ok())
+        && u64::from_ne_bytes(address) == return_address
 }
 
 fn pending_call(row: gp_pending_call, clock: Clock) -> Option<PendingCall> {
@@ -88,15 +109,10 @@ mod tests {
     #[test]
     fn a_launch_is_pending_while_its_return_address_is_in_its_place() {
         let slot: Box<u64> = Box::new(0x1234);
-        let row = |return_slot, return_address| gp_pending_call {
-            tid: std::process::id(),
-            return_slot,
-            return_address,
-            ..gp_pending_call::default()
-        };
+        let tid = std::process::id();
         let place = &raw const *slot as u64;
-        assert!(may_be_in_call(&row(place, 0x1234)));
-        assert!(!may_be_in_call(&row(place, 0x1235)), "another call has its place");
-        assert!(!may_be_in_call(&row(8, 0)), "nothing is there");
+        assert!(is_in_call(tid, place, 0x1234));
+        assert!(!is_in_call(tid, place, 0x1235), "another call has its place");
+        assert!(!is_in_call(tid, 8, 0), "nothing is there");
     }
 }

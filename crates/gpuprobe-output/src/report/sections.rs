@@ -13,7 +13,7 @@ use super::svg::{bar, curve, distribution, escape, flame, put};
 use crate::gpu_op_text::{evidence, graphs};
 use crate::kernel_name::short_names;
 use crate::out_of_memory;
-use crate::sampled::{recorded_line, recorded_mark};
+use crate::sampled::{recorded_line, recorded_mark, time_mark, unprobed_returns};
 use crate::summary::{AFTER_TEARDOWN, op_totals};
 use crate::units::{bytes, count, duration};
 
@@ -158,12 +158,13 @@ pub(super) fn kernels(out: &mut String, summary: &SummaryReport) {
         let of_each = |sum: u64| sum.checked_div(kernel.totals.launches).unwrap_or(0);
         put!(
             out,
-            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            "<tr data-name=\"{name}\"><td class=\"name\" title=\"{name}\"><div>{short}</div></td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}{}</td></tr>\n",
             kernel.totals.launches,
             kernel.in_graphs,
             bar(kernel.runs(), most, "launch"),
             of_each(kernel.totals.threads),
             kernel.streams,
+            time_mark(kernel.totals.unprobed_returns),
             duration(of_each(kernel.totals.total_ns))
         );
     }
@@ -220,7 +221,9 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
     let most = summary.functions.iter().map(|f| f.total_ns).max().unwrap_or(0);
     for f in summary.functions.iter().take(MOST_ROWS) {
         let name = escape(&f.name);
-        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), duration);
+        let mark = time_mark(f.unprobed_returns);
+        let time =
+            |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| format!("{mark}{}", duration(ns)));
         let class = Activity::of(f.class).as_str();
         put!(
             out,
@@ -229,16 +232,20 @@ pub(super) fn functions(out: &mut String, summary: &SummaryReport) {
             f.calls,
             if f.errors > 0 { " class=\"bad\"" } else { "" },
             f.errors,
-            duration(f.total_ns),
+            time(Some(f.total_ns)),
             bar(f.total_ns, most, class),
             time(f.mean_ns()),
             time(f.p50_ns),
             time(f.p99_ns),
-            duration(f.max_ns),
+            time(Some(f.max_ns)),
             distribution(&f.latency, class)
         );
     }
     end_table(out, summary.functions.len());
+    let unprobed = summary.functions.iter().map(|f| f.unprobed_returns).fold(0, u64::saturating_add);
+    if let Some(text) = unprobed_returns(unprobed) {
+        put!(out, "<p>{}</p>\n", escape(&text));
+    }
 }
 
 pub(super) fn slowest(out: &mut String, report: &ReplayReport, drawn: &Drawn<'_>) {

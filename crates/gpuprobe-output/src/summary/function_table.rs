@@ -5,7 +5,7 @@ use gpuprobe_event::trace::SampledCalls;
 
 use super::layout::{NameTable, SummaryOptions, line, name};
 use super::quality::{Quality, marked};
-use crate::sampled::{MARK, recorded_mark, unprobed_returns};
+use crate::sampled::{recorded_mark, time_mark, unprobed_returns};
 use crate::units::{bytes, count, duration};
 
 /// The most functions that are named in the line about calls that did not return.
@@ -56,7 +56,7 @@ pub(super) fn hides_internal(report: &SummaryReport, options: &SummaryOptions) -
 
 fn cells(row: &TreeRow, sampled: &[SampledCalls]) -> Vec<String> {
     let f = &row.function;
-    let mark = if f.unprobed_returns > 0 { MARK } else { "" };
+    let mark = time_mark(f.unprobed_returns);
     let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), |ns| format!("{mark}{}", duration(ns)));
     let or_nothing = |n: u64, text: fn(u64) -> String| if n == 0 { "-".to_owned() } else { text(n) };
     let returned = f.calls > f.unobserved;

@@ -8,6 +8,7 @@ use super::layout::{NameTable, SummaryOptions, heading, line, name};
 use super::quality::{Quality, marked};
 use crate::gpu_op_text::{evidence, graphs, more_kernels};
 use crate::kernel_name::short_names;
+use crate::sampled::time_mark;
 use crate::units::{bytes, duration};
 
 pub(super) fn launches(out: &mut String, ops: &GpuOps, options: &SummaryOptions, quality: Quality) {
@@ -70,7 +71,10 @@ fn cells(kernel: &CudaKernelLaunches) -> Vec<String> {
         or_nothing(kernel.totals.block.map(range)),
         or_nothing((kernel.totals.shared_most > 0).then(|| bytes(kernel.totals.shared_most))),
         or_nothing((kernel.streams > 0).then(|| kernel.streams.to_string())),
-        or_nothing(kernel.totals.total_ns.checked_div(calls).map(duration)),
+        or_nothing(kernel.totals.total_ns.checked_div(calls).map(|ns| {
+            let mark = time_mark(kernel.totals.unprobed_returns);
+            format!("{mark}{}", duration(ns))
+        })),
     ]
 }
 

@@ -53,7 +53,8 @@ fn samples_launch_returns(args: &RecordArgs) -> bool {
         || recording.gpu_time.is_some()
         || !recording.attach.driver.is_empty()
         || !resolved.functions.is_empty()
-        || !resolved.tracepoints.is_empty();
+        || !resolved.tracepoints.is_empty()
+        || !recording.attach.hooks.is_empty();
     !args.all_launch_returns && !needs_returns
 }
 

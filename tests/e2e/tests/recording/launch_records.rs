@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use gpuprobe_e2e::process::{PATIENCE, gpuprobe, shown, until};
 use gpuprobe_e2e::recording::{Counts, number, pid_of};
@@ -13,11 +14,17 @@ use gpuprobe_event::{Api, Call, Class, Outcome};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Refuses blocks of more than 1024 threads.
+/// Refuses blocks of more than 1024 threads. The hundredth launch of one kernel never returns.
 const DRIVER: &str = r#"
+#include <unistd.h>
+
 int cuLaunchKernel(void *kernel, unsigned x, unsigned y, unsigned z, unsigned block, unsigned block_y,
 		   unsigned block_z, unsigned shared, void *stream, void **params, void **extra)
 {
+	static int waiting;
+
+	while (kernel == (void *)0x5008 && (waiting == 99 || ++waiting == 99))
+		pause();
 	return block > 1024 ? 1 : 0;
 }
 int cuMemsetD8Async(unsigned long long address, unsigned char byte, unsigned long bytes, void *stream)
@@ -25,15 +32,33 @@ int cuMemsetD8Async(unsigned long long address, unsigned char byte, unsigned lon
 	return 0;
 }"#;
 
-/// Refuses a null kernel itself. A kernel with an odd address is launched twice.
+/// Refuses a null kernel itself. A kernel with an odd address is launched twice. Some launches of another kernel begin with
+/// a call that others do not make, and call the driver from another frame.
 const RUNTIME: &str = r#"
 typedef struct { unsigned x, y, z; } dim3;
 int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
 		   void **);
+int cuMemsetD8Async(unsigned long long, unsigned char, unsigned long, void *);
+
+unsigned long prepared;
+
+static int prepare(const void *kernel)
+{
+	volatile char room[512];
+
+	room[0] = 1;
+	__atomic_fetch_add(&prepared, 1, __ATOMIC_RELAXED);
+	cuMemsetD8Async(0x7000, 0, 1, 0);
+	return cuLaunchKernel((char *)kernel + 8, 1, 1, 1, 32, 1, 1, 0, 0, 0, 0) + room[0] - 1;
+}
 
 int cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, unsigned long shared, void *stream)
 {
+	static __thread int launched;
 	int status = 98;
+
+	if (kernel == (void *)0x3000 && ++launched % 13 == 0)
+		return prepare(kernel);
 
 	for (int i = 0; kernel && i < ((long)kernel & 1) + 1; i++)
 		status = cuLaunchKernel((char *)kernel + 8, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
@@ -57,6 +82,7 @@ int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, uns
 int cudaLaunchKernel(const void *, dim3, dim3, void **, unsigned long, void *);
 int cuMemsetD8Async(unsigned long long, unsigned char, unsigned long, void *);
 
+extern unsigned long prepared;
 static unsigned long runtime, direct, inner, failed, sets;
 #define ADD(counter, n) __atomic_fetch_add(&counter, n, __ATOMIC_RELAXED)
 
@@ -96,6 +122,8 @@ static void *work(void *unused)
 		}
 		if (i % 50 == 7)
 			launch(0x2001, 1, 32);
+		if (i % 3 == 1)
+			launch(0x3000, 1, 32);
 		if (i % 500 == 20)
 			launch(0, 1, 32);
 	}
@@ -109,7 +137,7 @@ static void *launch_some(void *unused)
 	return 0;
 }
 
-int main(void)
+int main(int arguments, char **argument)
 {
 	pthread_t threads[3], other;
 	int to_parent[2];
@@ -119,6 +147,8 @@ int main(void)
 	printf("{\"pid\":%d}\n", getpid());
 	fflush(stdout);
 	getchar();
+	while (arguments > 1)
+		launch(0x5000, 1, 32);
 	for (int i = 0; i < 3; i++)
 		pthread_create(&threads[i], 0, work, 0);
 	work(0);
@@ -139,8 +169,8 @@ int main(void)
 		return 1;
 	kill(child, SIGKILL);
 	waitpid(child, 0, 0);
-	printf("{\"child\":%d,\"runtime\":%lu,\"direct\":%lu,\"inner\":%lu,\"failed\":%lu,\"sets\":%lu}\n", child, runtime,
-	       direct, inner, failed, sets);
+	printf("{\"child\":%d,\"runtime\":%lu,\"direct\":%lu,\"inner\":%lu,\"failed\":%lu,\"sets\":%lu,\"prepared\":%lu}\n", child,
+	       runtime, direct, inner, failed, sets, prepared);
 	fflush(stdout);
 	getchar();
 	return 0;
@@ -242,7 +272,7 @@ fn every_launch_is_recorded_where_it_was_made_with_few_return_probes(tier: &str)
         }
         if has_driver {
             expected.insert("cuLaunchKernel".to_owned(), inner + n("direct"));
-            expected.insert("cuMemsetD8Async".to_owned(), n("sets"));
+            expected.insert("cuMemsetD8Async".to_owned(), n("sets") + n("prepared"));
         }
         assert_eq!(counted(recorded.calls.iter()), expected, "{layer}");
         assert_nested(&recorded.calls);
@@ -250,6 +280,9 @@ fn every_launch_is_recorded_where_it_was_made_with_few_return_probes(tier: &str)
         let nested = launches.iter().filter(|call| call.parent.is_some());
         let nested: u64 = nested.map(|call| u64::from(call.nested && call.api == Api::Driver)).sum();
         assert_eq!(nested, if layer == "both" { inner } else { 0 }, "{layer}");
+        let is_set = |call: &&Call| call.parent.is_some() && call.class == Class::Memset;
+        let nested_sets = recorded.calls.iter().filter(is_set).count() as u64;
+        assert_eq!(nested_sets, if layer == "both" { n("prepared") } else { 0 }, "{layer}");
         let failed = launches.iter().filter(|call| call.failed() && call.parent.is_none()).count() as u64;
         let of_driver = n("failed") - 4 * 10;
         assert_eq!(failed, if has_runtime { n("failed") } else { of_driver }, "{layer}");
@@ -258,5 +291,38 @@ fn every_launch_is_recorded_where_it_was_made_with_few_return_probes(tier: &str)
         let can_decline = tier == "session" && !all;
         let right = if can_decline { 0.7..0.95 } else { 0.0..0.001 };
         assert!(right.contains(&share), "{layer} of {pid}: {share}");
+    }
+}
+
+#[bpf_test(tiers)]
+fn a_launch_that_waits_is_not_taken_to_have_returned(tier: &str) {
+    let folder = fixtures::folder();
+    build(folder.path());
+    for ends_program in [false, true] {
+        let mut program = Talk::start(Command::new(folder.path().join("program")).arg("wait"));
+        let pid = pid_of(&program.json()).to_string();
+        let trace = folder.path().join(format!("waiting-{ends_program}.jsonl"));
+        let mut recorder =
+            Talk::start(&mut gpuprobe(&["record", "--attach", tier, "-d", &pid, "-o", &shown(&trace)]));
+        until(PATIENCE, "the probes are in", || {
+            recorder.stderr().contains("gpuprobe: recording").then_some(())
+        });
+        program.go_on();
+        // a launch that began less than a second ago is taken to have returned
+        std::thread::sleep(Duration::from_millis(2500));
+        if ends_program {
+            program.signal(Signal::SIGKILL);
+        } else {
+            recorder.signal(Signal::SIGINT);
+        }
+        assert_eq!(recorder.end(), 0, "{}", recorder.stderr());
+        program.signal(Signal::SIGKILL);
+        program.end();
+        let recorded = Recording::read(&trace);
+        for name in ["cudaLaunchKernel", "cuLaunchKernel"] {
+            let launches: Vec<_> = recorded.calls.iter().filter(|call| call.name == name).collect();
+            let returned = launches.iter().filter(|call| call.duration_ns().is_some()).count();
+            assert_eq!((launches.len(), returned), (99, 98), "{name}, {ends_program}");
+        }
     }
 }

@@ -41,7 +41,10 @@ impl LastOps {
             OpKind::GraphLaunch(_) => LastKind::Graph,
             OpKind::Transfer(transfer) => LastKind::Copy(transfer.direction),
         };
-        self.0.insert(key, LastOp { start_ns: op.start_ns, kind });
+        // the record of a launch without a return probe may come after later ones of other threads
+        if self.0.get(&key).is_none_or(|last| last.start_ns <= op.start_ns) {
+            self.0.insert(key, LastOp { start_ns: op.start_ns, kind });
+        }
     }
 
     pub(super) fn clear(&mut self, tgid: Tgid) {

@@ -149,6 +149,7 @@ impl GpuOpReplay {
             one.threads = volume(grid).saturating_mul(volume(block)).saturating_mul(launches);
             (one.grid, one.block) = (grid.map(|d| (d, d)), block.map(|d| (d, d)));
             one.shared_most = *shared;
+            one.unprobed_returns = if op.return_probed { 0 } else { launches };
         }
         let on = (Arc::clone(&name), op.tgid, op.stream);
         let is_new = self.streams.len() < MOST_STREAMS && self.streams.insert(on);

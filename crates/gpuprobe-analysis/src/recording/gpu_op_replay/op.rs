@@ -16,6 +16,7 @@ pub(super) struct GpuOp {
     pub(super) captured: bool,
     /// How many operations it stands for.
     pub(super) weight: u64,
+    pub(super) return_probed: bool,
     pub(super) kind: OpKind,
 }
 
@@ -50,6 +51,7 @@ impl GpuOp {
             failed: call.failed(),
             captured: call.effect.captured(),
             weight: u64::from(call.weight),
+            return_probed: call.return_probed,
             kind,
         })
     }

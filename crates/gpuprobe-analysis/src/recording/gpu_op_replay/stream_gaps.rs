@@ -133,8 +133,11 @@ impl StreamGapTracker {
         }
         let waited = self.process_waits.get(&op.tgid).copied();
         let stream = self.streams.entry(key).or_default();
-        let launched = stream.launched_ns.replace(end_of(op.start_ns, op.duration_ns));
-        let Some(launched) = launched else { return };
+        let end_ns = end_of(op.start_ns, op.duration_ns);
+        // the record of a launch without a return probe may come after later ones of other threads
+        let Some(launched) = stream.launched_ns.replace(stream.launched_ns.unwrap_or(0).max(end_ns)) else {
+            return;
+        };
         let synced = stream.synced_ns.max(waited).filter(|synced| *synced >= launched);
         let kind = if synced.is_some() { GapKind::AfterSync } else { GapKind::AfterLaunch };
         let since_ns = synced.unwrap_or(launched);

@@ -121,8 +121,8 @@ struct Wait {
 struct Known {
     /// The return of the last submission.
     submitted_ns: u64,
-    /// The return of the first wait for it that began after that.
-    idle_since_ns: Option<u64>,
+    /// The first wait for it that began after that.
+    waited: Option<Wait>,
 }
 
 #[derive(Clone, Debug)]
@@ -161,10 +161,14 @@ impl IdleTracker {
         let before = self.known.get(&key).copied();
         // a submission of another thread may have returned later
         let submitted_ns = before.map_or(end_ns, |before| before.submitted_ns.max(end_ns));
-        self.known.insert(key, Known { submitted_ns, idle_since_ns: None });
-        let Some(before) = before else { return };
-        let waited = self.process_waits.get(&tgid).filter(|wait| wait.start_ns >= before.submitted_ns);
-        let since_ns = before.idle_since_ns.into_iter().chain(waited.map(|wait| wait.end_ns)).min();
+        // it returned before a wait that is known: its record came late, and it ends no idle time
+        let is_late = |wait: &Wait| end_ns <= wait.start_ns;
+        let waited = before.and_then(|before| before.waited).filter(is_late);
+        self.known.insert(key, Known { submitted_ns, waited });
+        let Some(before) = before.filter(|_| waited.is_none()) else { return };
+        let waited =
+            self.process_waits.get(&tgid).copied().filter(|wait| wait.start_ns >= before.submitted_ns);
+        let since_ns = before.waited.into_iter().chain(waited).map(|wait| wait.end_ns).min();
         let Some(since_ns) = since_ns.filter(|since_ns| *since_ns < op.start_ns) else { return };
         idle.add((since_ns, op.start_ns), *is_drawn);
         self.group(op.start_ns - since_ns, longest.filter(|longest| longest.start_ns >= since_ns));
@@ -187,7 +191,7 @@ impl IdleTracker {
         if call.stream.is_some() {
             let known = self.known.get_mut(&(call.tgid, stream_of(call).unwrap_or(0)));
             if let Some(known) = known.filter(|known| wait.start_ns >= known.submitted_ns) {
-                known.idle_since_ns.get_or_insert(wait.end_ns);
+                known.waited.get_or_insert(wait);
             }
         } else if !is_for_event(call)
             && (self.process_waits.len() < MOST_PROCESSES || self.process_waits.contains_key(&call.tgid))

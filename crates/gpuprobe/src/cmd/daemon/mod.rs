@@ -99,7 +99,7 @@ pub(crate) fn run(args: &DaemonArgs) -> Result<u8> {
     let graphs = args.gpu_time.map(|_| GraphTimes::Nodes);
     let probes = probes.with_hooks(resolved.hooks).with_budget(budget).with_gpu_times(graphs, schedule);
     let stacks = args.stacks.then(StacksSources::open).transpose()?;
-    let declines_returns = config.sample_launch_returns && probes.capture.tier() == Tier::Session;
+    let declines_returns = config.samples_launch_returns() && probes.capture.tier() == Tier::Session;
     let pending = PendingCalls::new(declines_returns.then(ThreadIterator::new).transpose()?);
     let recorder = RecorderProcess::start(&args.on_demand, probes.capture.tier(), args.verbose)?;
     // before no program can be executed

@@ -57,7 +57,9 @@ impl Following {
         // before any thread is created, so that no thread receives the signals
         let signals = Signals::block()?;
         // before processes are scanned, so that no mapping is missed
-        let watch = if wanted.paths.is_empty() { Some(Watch::start(RESCAN)) } else { None };
+        // a recording of given processes does not last so long that it must detach what they no longer use
+        let rescan = if wanted.pids.is_empty() { RESCAN } else { Duration::MAX };
+        let watch = wanted.paths.is_empty().then(|| Watch::start(rescan));
         attach(wanted, &mut probes, verbose)?;
         Ok(Self {
             probes,

@@ -31,6 +31,8 @@ pub(crate) struct Watch {
     mappings: Option<Mappings>,
     seen: HashSet<Seen>,
     losses: Losses,
+    /// Mappings of processes that are not followed, or whose start has not been taken in yet.
+    of_others: Vec<Mapped>,
     /// Processes counted as late since the last attach: a process may report several mappings.
     late: HashSet<Tgid>,
     scanned: Instant,
@@ -39,7 +41,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Starts to watch. Without mapping events, all processes are scanned every second. The whole host is scanned
-    /// again at this interval.
+    /// again at this interval, to detach what is no longer used, and to try again what could not be read.
     pub(crate) fn start(rescan: Duration) -> Self {
         let mappings = Mappings::open();
         if let Err(error) = &mappings {
@@ -51,6 +53,7 @@ impl Watch {
             mappings: mappings.ok(),
             seen: HashSet::new(),
             losses: Losses::default(),
+            of_others: Vec::new(),
             late: HashSet::new(),
             scanned: Instant::now(),
             rescan,
@@ -80,20 +83,29 @@ impl Watch {
         }
     }
 
-    /// Probes what these processes have mapped since the last call.
+    /// Probes what these processes have mapped since the last call. The start of a forked process may be taken in later
+    /// than its first mappings, so those of unknown processes are looked at once more.
     fn probe_new_mappings_of(&mut self, processes: &HashSet<Tgid>, probes: &mut Probes) {
         let (new, attaches) = (self.take(), probes.attaches);
-        for mapped in new.mapped.iter().filter(|mapped| processes.contains(&mapped.tgid)) {
-            self.consider(mapped, probes);
+        let is_followed = |mapped: &Mapped| processes.contains(&mapped.tgid);
+        let (followed, others): (Vec<_>, Vec<_>) = new.mapped.into_iter().partition(is_followed);
+        let earlier = std::mem::replace(&mut self.of_others, others);
+        for mapped in earlier.into_iter().filter(is_followed).chain(followed) {
+            self.consider(&mapped, probes);
         }
+        self.losses.add(LossCause::LostMapping, new.lost);
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
-        if new.lost > 0 || blind {
-            self.scanned = Instant::now();
+        if self.rescan < Duration::MAX && (blind || self.scanned.elapsed() >= self.rescan) {
+            self.rescan(Some(processes), probes);
+        } else if new.lost > 0 || blind {
             for tgid in processes {
                 // exited processes are ignored
                 if let Ok(1..) = probes.attach_process(*tgid) {
                     self.count_late_attach([*tgid]);
                 }
+            }
+            if blind {
+                self.scanned = Instant::now();
             }
         }
         self.forget_late(attaches, probes);
@@ -108,13 +120,17 @@ impl Watch {
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
         self.losses.add(LossCause::LostMapping, new.lost);
         if new.lost > 0 || blind || self.scanned.elapsed() >= self.rescan {
-            let late = probes.rescan_host();
-            self.count_late_attach(late);
-            self.scanned = Instant::now();
-            // device and inode numbers are reused as soon as a container has ended
-            self.seen.clear();
+            self.rescan(None, probes);
         }
         self.forget_late(attaches, probes);
+    }
+
+    fn rescan(&mut self, given: Option<&HashSet<Tgid>>, probes: &mut Probes) {
+        let late = probes.rescan_host(given);
+        self.count_late_attach(late);
+        self.scanned = Instant::now();
+        // device and inode numbers are reused as soon as a container has ended
+        self.seen.clear();
     }
 
     fn take(&mut self) -> NewMappings {

@@ -42,11 +42,18 @@ struct LibraryRemoved;
 
 impl Probes {
     /// Scans the whole host again, probes new libraries and detaches unused ones. Returns the processes that had
-    /// mapped a library before it was probed.
-    pub(crate) fn rescan_host(&mut self) -> HashSet<Tgid> {
+    /// mapped a library before it was probed. If processes are given, only what they use is probed, and what is installed.
+    pub(crate) fn rescan_host(&mut self, given: Option<&HashSet<Tgid>>) -> HashSet<Tgid> {
         let placed = self.inspector.of_installed(&HostPaths::default());
-        let mapped = self.inspector.of_processes(Path::new(PROC));
+        let mut mapped = self.inspector.of_processes(Path::new(PROC));
         let host_scan = HostScan::at(&mapped, Some(&placed));
+        let is_given = |tgid: Tgid| given.is_none_or(|given| given.contains(&tgid));
+        if given.is_some() {
+            let Scan { libraries, users, .. } = &mut mapped;
+            libraries.retain(|library| {
+                users.get(&library.id).is_some_and(|users| users.keys().any(|pid| is_given(Tgid(*pid))))
+            });
+        }
         if host_scan.is_complete {
             self.skips.keep_found([&placed, &mapped]);
         }
@@ -58,6 +65,7 @@ impl Probes {
         let mut late = self.attach_scan(placed).late;
         late.extend(self.attach_scan(mapped).late);
         late.extend(self.detach_unused(|id| host_scan.may_have(id)));
+        late.retain(|tgid| is_given(*tgid));
         late
     }
 
