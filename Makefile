@@ -80,4 +80,5 @@ install: ## Install the built binary, the agent's library, manual pages, complet
 	@packaging/install-data $(DESTDIR)$(PREFIX)
 
 clean: ## Remove everything built
-	cargo clean
+	@# tests that run as root leave files of root
+	cargo clean$(if $(SUDO), || $(SUDO) -E env "PATH=$(PATH)" cargo clean)

@@ -1,7 +1,7 @@
 //! Builds the libraries and workloads in a folder, with the system's C and C++ compilers.
 
 use std::collections::hash_map::DefaultHasher;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -84,7 +84,7 @@ pub fn build_or_copy(out_dir: &Path, options: &BuildOptions, from: Option<&Path>
     let dir = out_dir.canonicalize().map_err(Error::io(out_dir))?;
     let lock = FolderLock::take(&dir)?;
     let stamp = dir.join("stamp");
-    let wanted = stamp_of(options);
+    let wanted = stamp_of(&dir, options);
     if fs::read_to_string(&stamp).ok().as_deref() != Some(&wanted) {
         // no stamp while the build is incomplete
         if stamp.exists() {
@@ -129,13 +129,15 @@ fn copy_if_current(from: &Path, to: &Path, wanted: &str) -> Result<bool, Error> 
 }
 
 /// A hash over everything that the build depends on.
-fn stamp_of(options: &BuildOptions) -> String {
+fn stamp_of(dir: &Path, options: &BuildOptions) -> String {
     let mut hasher = DefaultHasher::new();
     SOURCES.hash(&mut hasher);
     options.hash(&mut hasher);
-    (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS).hash(&mut hasher);
+    (C_FLAGS, CXX_FLAGS, LIBRARY_FLAGS, LINK_FLAGS, prefix_map(dir, options)).hash(&mut hasher);
     // another compiler may be one for another architecture
-    (compiler("CC", "cc"), compiler("CXX", "c++")).hash(&mut hasher);
+    for compiler in [compiler("CC", "cc"), compiler("CXX", "c++")] {
+        (version_of(&compiler), compiler).hash(&mut hasher);
+    }
     let all = [Library::Driver, Library::Nvml, Library::Nccl, Library::C10, Library::Hip];
     for library in [Library::Runtime(options.cuda)].into_iter().chain(all) {
         generate::stubs(&ExportList::of(library)).hash(&mut hasher);
@@ -150,6 +152,20 @@ fn compiler(variable: &str, default: &str) -> OsString {
         .ok()
         .and_then(|target| env::var_os(format!("{variable}_{}", target.replace('-', "_"))));
     of_target.or_else(|| env::var_os(variable)).unwrap_or_else(|| default.into())
+}
+
+/// What a compiler says about its version, in one language; `None` if it is not installed.
+fn version_of(compiler: &OsStr) -> Option<Vec<u8>> {
+    Some(Command::new(compiler).arg("--version").env("LC_ALL", "C").output().ok()?.stdout)
+}
+
+/// Flags for what is embedded: it must not depend on the folders of sources and outputs.
+fn prefix_map(dir: &Path, options: &BuildOptions) -> Vec<String> {
+    if options.parts != Parts::Demo {
+        return Vec::new();
+    }
+    let here = env::current_dir().unwrap_or_default();
+    [dir, &here].map(|dir| format!("-ffile-prefix-map={}=.", dir.display())).to_vec()
 }
 
 struct Builder {
@@ -260,12 +276,8 @@ impl Builder {
     /// A compiler, which an environment variable may name, with the flags that every file needs.
     fn compiler(&self, variable: &str, name: &str, flags: &[&str]) -> Command {
         let mut compiler = Command::new(compiler(variable, name));
-        if self.options.parts == Parts::Demo {
-            // what is embedded must not depend on the folders of sources and outputs
-            let here = std::env::current_dir().unwrap_or_default();
-            compiler.args([&self.dir, &here].map(|dir| format!("-ffile-prefix-map={}=.", dir.display())));
-        }
         compiler
+            .args(prefix_map(&self.dir, &self.options))
             .args(flags)
             .arg("-I")
             .arg(self.dir.join("src"))

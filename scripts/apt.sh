@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 # For scripts that source it: packages of Debian that are not of this machine's architecture or release. They are
-# unpacked where a test needs them and installed nowhere.
+# unpacked where they are needed and installed nowhere.
 
-# apt for one architecture, and for one release or that of this machine, with lists of its own in a folder.
+# apt for one architecture, and for one release or that of this machine, with lists of its own in a folder. An archive
+# removes what it replaces, so the lists are updated after a day. `|| return`: bash ignores `set -e` in what has `||` behind it.
 private_apt() { # FOLDER ARCHITECTURE RELEASE TOOL ARGUMENT...
-	local folder=$1 arch=$2 release=$3 tool=$4 options
+	local folder=$1 arch=$2 release=$3 tool=$4 options mirror
 	shift 4
 	folder=$(realpath -m "$folder")
 	options=(-qq -o "APT::Architectures::=$arch" -o "Dir::State::lists=$folder/lists" -o "Dir::Cache=$folder/cache"
@@ -12,10 +13,14 @@ private_apt() { # FOLDER ARCHITECTURE RELEASE TOOL ARGUMENT...
 	if [[ $release != here ]]; then
 		options+=(-o "Dir::Etc::sourcelist=$folder/sources.list" -o Dir::Etc::sourceparts=/dev/null)
 	fi
-	if [[ ! -e $folder/updated ]]; then
-		mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
-		[[ $release == here ]] || echo "deb $(debian_mirror) $release main" >"$folder/sources.list"
-		apt-get "${options[@]}" update
+	if [[ -z $(find "$folder/updated" -mmin -1440 2>/dev/null) ]]; then
+		mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial" || return
+		if [[ $release != here ]]; then
+			mirror=$(debian_mirror) || return
+			echo "deb $mirror $release main" >"$folder/sources.list"
+		fi
+		# without the option, it succeeds if there is no network
+		apt-get "${options[@]}" -o APT::Update::Error-Mode=any update || return
 		touch "$folder/updated"
 	fi
 	"$tool" "${options[@]}" "$@"
