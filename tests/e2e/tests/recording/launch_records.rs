@@ -176,6 +176,8 @@ int main(int arguments, char **argument)
 	return 0;
 }"#;
 
+const FUNCTIONS: [&str; 6] = ["-e", "cudaLaunchKernel", "-e", "cuLaunchKernel", "-e", "cuMemsetD8Async"];
+
 /// Compiles the program and its libraries.
 fn build(folder: &Path) {
     let at = |name: &str| shown(folder.join(name));
@@ -204,8 +206,7 @@ fn record(folder: &Path, trace: &Path, options: &[&str]) -> (u32, Value) {
     let mut program = Talk::start(&mut Command::new(folder.join("program")));
     let pid = pid_of(&program.json());
     let (pid_text, output) = (pid.to_string(), shown(trace));
-    let functions = ["-e", "cudaLaunchKernel", "-e", "cuLaunchKernel", "-e", "cuMemsetD8Async"];
-    let words = [&["record", "--children", "-d", &pid_text, "-o", &output], &functions[..], options].concat();
+    let words = [&["record", "--children", "-d", &pid_text, "-o", &output], &FUNCTIONS[..], options].concat();
     let mut recorder = Talk::start(&mut gpuprobe(&words));
     until(PATIENCE, "the probes are in", || recorder.stderr().contains("gpuprobe: recording").then_some(()));
     program.go_on();
@@ -302,8 +303,9 @@ fn a_launch_that_waits_is_not_taken_to_have_returned(tier: &str) {
         let mut program = Talk::start(Command::new(folder.path().join("program")).arg("wait"));
         let pid = pid_of(&program.json()).to_string();
         let trace = folder.path().join(format!("waiting-{ends_program}.jsonl"));
-        let mut recorder =
-            Talk::start(&mut gpuprobe(&["record", "--attach", tier, "-d", &pid, "-o", &shown(&trace)]));
+        let output = shown(&trace);
+        let words = [&["record", "--attach", tier, "-d", &pid, "-o", &output], &FUNCTIONS[..]].concat();
+        let mut recorder = Talk::start(&mut gpuprobe(&words));
         until(PATIENCE, "the probes are in", || {
             recorder.stderr().contains("gpuprobe: recording").then_some(())
         });
