@@ -3,6 +3,8 @@
 
 mod busiest;
 mod last_ops;
+#[cfg(test)]
+mod late_record_tests;
 mod op;
 mod pending;
 mod stream_gaps;

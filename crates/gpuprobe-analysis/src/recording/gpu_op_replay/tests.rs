@@ -9,13 +9,13 @@ use crate::gpu_ops::gaps::LONGEST;
 use crate::gpu_ops::process_ops::Busiest;
 use crate::samples::{self, call, captured, copy, inside, of_kernel, took, unfinished};
 
-fn fed(calls: &[Call]) -> GpuOps {
+pub(super) fn fed(calls: &[Call]) -> GpuOps {
     let mut replay = GpuOpReplay::default();
     calls.iter().for_each(|call| replay.feed(call));
     replay.report()
 }
 
-fn launch(kernel: &str, stream: u64) -> Call {
+pub(super) fn launch(kernel: &str, stream: u64) -> Call {
     let effect = Effect::Launch(Launch {
         kernel: Some(Arc::from(kernel)),
         grid: Some([4, 2, 1]),
@@ -34,7 +34,7 @@ fn failed(call: Call) -> Call {
     Call { status: Some(700), ..call }
 }
 
-fn at(call: Call, start_ns: u64, duration_ns: u64) -> Call {
+pub(super) fn at(call: Call, start_ns: u64, duration_ns: u64) -> Call {
     Call { start_ns, ..took(call, duration_ns) }
 }
 
@@ -42,7 +42,7 @@ fn with_id(call: Call, id: u64) -> Call {
     Call { id, ..call }
 }
 
-fn wait(stream: Option<u64>) -> Call {
+pub(super) fn wait(stream: Option<u64>) -> Call {
     Call { class: Class::Sync, stream, ..call(Api::Driver, "cuStreamSynchronize", 0) }
 }
 
@@ -208,7 +208,7 @@ fn gaps_start_with_waits_or_launches_and_name_the_longest_call() {
 }
 
 /// Idle times of each stream.
-fn idle_times(calls: &[Call]) -> Vec<(u64, Vec<(u64, u64)>)> {
+pub(super) fn idle_times(calls: &[Call]) -> Vec<(u64, Vec<(u64, u64)>)> {
     let mut replay = GpuOpReplay::default();
     calls.iter().for_each(|call| replay.feed(call));
     let idle = replay.idle();
