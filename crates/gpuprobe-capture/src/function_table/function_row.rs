@@ -85,13 +85,11 @@ fn counted_launch(row: &mut gp_function, counted: CountedOps) {
     sample_returns(row, counted);
 }
 
-/// Lets some returns of a launch go unprobed, if that is wanted.
+/// Lets some returns of a launch go unprobed, if that is wanted. A loader's launch stays open during the vendor's.
 fn sample_returns(row: &mut gp_function, counted: CountedOps) {
-    let op = &row.op_desc;
-    let is_list = [number::LAUNCH_LIST, number::LAUNCH_RUNTIME_LIST].contains(&op.shape);
-    // a launch that a loader passes on is found among the open calls, so it needs its return probe
-    let may_repeat = row.flags & number::FUNCTION_MAY_REPEAT != 0;
-    if counted.samples_launch_returns && op.op_kind == number::OP_LAUNCH && !is_list && !may_repeat {
+    let is_list = [number::LAUNCH_LIST, number::LAUNCH_RUNTIME_LIST].contains(&row.op_desc.shape);
+    let is_launch = row.op_desc.op_kind == number::OP_LAUNCH && !is_list;
+    if counted.samples_launch_returns && is_launch && row.flags & number::FUNCTION_MAY_REPEAT == 0 {
         row.flags |= number::FUNCTION_SAMPLES_RETURNS;
     }
 }

@@ -34,8 +34,8 @@ use crate::stacks::raw_stack::{RawStack, WaitingStacks};
 use crate::stacks::resolver::{Program, Resolve};
 use crate::wire::device_rows::call_of;
 use crate::wire::{
-    LibraryNumber, from_bytes, gp_call, gp_graph_record, gp_process_record, gp_stack_record, gp_xid_record,
-    number,
+    LibraryNumber, UNOBSERVED_AND_BEGUN, from_bytes, gp_call, gp_graph_record, gp_process_record,
+    gp_stack_record, gp_xid_record, is_return_probed, number,
 };
 
 mod graph_launches;
@@ -429,13 +429,6 @@ fn words_of<'a>(function: &Function, raw: &'a gp_call, finished: bool) -> Words<
 fn result_of(function: &Function, raw: &gp_call) -> u64 {
     let is_nothing = function.api == Api::Kernel && function.result == ResultKind::Void;
     if is_nothing { 0 } else { raw.result }
-}
-
-const UNOBSERVED_AND_BEGUN: u16 = number::CALL_UNOBSERVED | number::CALL_BEGUN;
-
-/// Whether the return of a call is probed, or it is not known how it ended.
-pub(crate) fn is_return_probed(raw: &gp_call) -> bool {
-    raw.flags & UNOBSERVED_AND_BEGUN != number::CALL_UNOBSERVED
 }
 
 fn outcome(function: &Function, raw: &gp_call, value: u64) -> Outcome {

@@ -11,9 +11,8 @@ use libbpf_rs::{Iter, IterOpts, Link, Object};
 use super::process_rows::process_of;
 use crate::error::CaptureError;
 use crate::host::clock::{Clock, monotonic_ns};
-use crate::ring::decoder::is_return_probed;
 use crate::wire::object_handles::program_of;
-use crate::wire::{ProgramName, Wire, from_bytes, gp_call, gp_pending_call, number};
+use crate::wire::{ProgramName, Wire, from_bytes, gp_call, gp_pending_call, is_return_probed, number};
 
 const READ: &str = "read open calls";
 /// A launch whose return is not probed has most likely returned before this age.

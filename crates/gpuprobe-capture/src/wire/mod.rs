@@ -122,6 +122,14 @@ pub(crate) mod derived {
     pub(crate) const SHORT_STACK: usize = number::FEW_STACK_PAGES * number::STACK_PAGE;
 }
 
+/// Flags of a call of which nothing is known but its entry.
+pub(crate) const UNOBSERVED_AND_BEGUN: u16 = number::CALL_UNOBSERVED | number::CALL_BEGUN;
+
+/// Whether the return of a call is probed, or it is not known how it ended.
+pub(crate) fn is_return_probed(call: &gp_call) -> bool {
+    call.flags & UNOBSERVED_AND_BEGUN != number::CALL_UNOBSERVED
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use std::fmt::Debug;
