@@ -44,5 +44,5 @@ pub use process::{
 pub use skipped::{SkipCause, Skipped};
 pub use stack::{
     FRAME_LIMIT, PRESERVED_REGISTERS, Registers, ReplacedReturn, ResolvedAddress, Stack, StackEnd,
-    Symbolizer, ThreadRegisters, Unwinder,
+    Symbolizer, ThreadRegisters, Unwinder, return_address_in,
 };

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use gpuprobe_discover::{ReplacedReturn, Stack};
+use gpuprobe_discover::{ReplacedReturn, Stack, return_address_in};
 
 use crate::wire::{from_bytes, gp_patch, gp_stack_record, number};
 
@@ -64,10 +64,10 @@ impl RawStack {
         }
     }
 
-    /// The word at an address of the process, if it was copied.
+    /// The return address at an address of the process, if it was copied.
     pub(crate) fn word(&self, address: u64) -> Option<u64> {
         let bytes = self.bytes.get(self.range(address)?)?;
-        bytes.first_chunk().map(|word| u64::from_le_bytes(*word))
+        bytes.first_chunk().map(|word| return_address_in(u64::from_le_bytes(*word)))
     }
 
     fn range(&self, address: u64) -> Option<Range<usize>> {

@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gpuprobe_discover::return_address_in;
 use gpuprobe_event::{Tgid, ThreadSample, ThreadStack, Tid};
 
 use crate::error::CaptureError;
@@ -323,8 +324,8 @@ impl UnnamedSample {
     fn holds(&self, place: CallPlace) -> bool {
         let (begin, bytes) = &self.memory;
         let at = place.slot.checked_sub(*begin).and_then(|at| usize::try_from(at).ok());
-        let word = at.and_then(|at| bytes.get(at..at.checked_add(8)?));
-        word.is_some_and(|word| word == place.return_address.to_ne_bytes())
+        let word = at.and_then(|at| bytes.get(at..)?.first_chunk());
+        word.is_some_and(|word| return_address_in(u64::from_ne_bytes(*word)) == place.return_address)
     }
 }
 

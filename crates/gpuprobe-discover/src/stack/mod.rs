@@ -13,4 +13,5 @@ mod unwinder;
 
 pub use registers::{PRESERVED_REGISTERS, Registers, ReplacedReturn, StackEnd, ThreadRegisters};
 pub use symbolize::{ResolvedAddress, Symbolizer};
+pub use unwind_row::return_address_in;
 pub use unwinder::{FRAME_LIMIT, Stack, Unwinder};

@@ -16,6 +16,11 @@ const EXPRESSION_STEPS: u32 = 256;
 /// aarch64 code may sign return addresses in the bits above those of user space.
 const AARCH64_ADDRESS: u64 = (1 << 48) - 1;
 
+/// The return address in a word of a stack of this machine. On aarch64 the upper bits may sign it.
+pub fn return_address_in(word: u64) -> u64 {
+    if cfg!(target_arch = "aarch64") { word & AARCH64_ADDRESS } else { word }
+}
+
 impl Machine {
     /// DWARF numbers of the frame pointer and of the stack pointer.
     fn frame_and_stack(self) -> (usize, usize) {

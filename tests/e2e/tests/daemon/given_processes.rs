@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
-use gpuprobe_e2e::process::{PATIENCE, shown};
+use gpuprobe_e2e::process::{PATIENCE, shown, until};
 use gpuprobe_e2e::recording::pid_of;
 use gpuprobe_e2e::{Talk, bpf_test, fixtures};
 use gpuprobe_standin::Cuda;
@@ -47,4 +47,16 @@ fn files_that_only_other_processes_use_are_not_probed() {
     assert_eq!(code(other_pid, &others), other_before, "the other program has none");
     other.go_on();
     assert_eq!((observed.end(), other.end()), (0, 0));
+}
+
+#[bpf_test(alone)]
+fn files_that_given_processes_no_longer_use_are_released() {
+    let (folder, mut observed, pid) = waiting();
+    let daemon = Daemon::rescanning(&["-v", "-d", &pid.to_string()]);
+    observed.go_on();
+    assert_eq!(observed.end(), 0);
+    let library = shown(folder.path().join("libcuda.so.1"));
+    folder.close().unwrap_or_else(|e| panic!("{e}"));
+    let line = format!("{library}: detached, no longer used");
+    until(PATIENCE, "the deleted library is released", || daemon.talk.stderr().contains(&line).then_some(()));
 }

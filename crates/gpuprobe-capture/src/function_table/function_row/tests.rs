@@ -187,6 +187,10 @@ fn returns_are_sampled_of_launches_of_one_kernel_that_are_counted_or_recorded() 
     );
     assert!(!samples("cuLaunchKernel", Collect::CountAndStream, true), "counts and records are compared");
     assert!(!samples("cuLaunchCooperativeKernelMultiDevice", Collect::Count, true), "several kernels");
+    let counted = CountedOps { launches: true, samples_launch_returns: true, ..CountedOps::default() };
+    let of_loader = catalogue().lookup(Api::OpenCl, None, "clEnqueueNDRangeKernel").unwrap();
+    let flags = row(of_loader, Collect::Stream, counted).flags;
+    assert_eq!(flags & number::FUNCTION_SAMPLES_RETURNS, 0, "the vendor's launch is found inside of it");
     assert!(
         !samples("cuGraphLaunch", Collect::Count, true) && !samples("cuMemAlloc_v2", Collect::Count, true)
     );
