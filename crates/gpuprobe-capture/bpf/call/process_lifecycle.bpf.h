@@ -9,8 +9,6 @@
 #include "call_entry.bpf.h"
 
 #define GP_SIGSTOP 19
-/* the part of an exit code that is the number of a signal */
-#define GP_EXIT_SIGNAL 127
 /* offset of r_state in struct r_debug of <link.h>: it follows version, map and brk */
 #define GP_R_STATE 24
 #define GP_RT_CONSISTENT 0
@@ -243,8 +241,6 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	struct gp_process_key key = {.tgid = tgid};
 
 	if (thread) {
-		if (BPF_CORE_READ(task, exit_code) & GP_EXIT_SIGNAL)
-			kill_deferred(thread);
 		end_open_calls(thread);
 		thread->has_exited = 1;
 	}

@@ -27,8 +27,6 @@
 #define GP_OPEN_COPY 32
 /* two functions whose addresses differ by less are in the same library */
 #define GP_SAME_LIBRARY_BYTES (1 << 20)
-/* a launch that began so long before the end of its thread may still have been waiting then */
-#define GP_WAITING_NS 1000000000ULL
 
 /* What is remembered of the launches of this kernel on this stream. */
 static __always_inline struct gp_probed_launches *probed_launches(struct gp_thread *thread,
@@ -183,19 +181,6 @@ static __always_inline void end_inside_deferred(struct gp_thread *thread, const 
 		thread->deferred[0].flags |= GP_BEGUN;
 		count_loss(GP_LOSS_UNOBSERVED_RETURN);
 	}
-}
-
-/* The thread was killed. If it has launched long ago, and made no other call, the launch may not have
- * returned. */
-static __always_inline void kill_deferred(struct gp_thread *thread)
-{
-	struct gp_call *outer = &thread->deferred[0];
-
-	if (!thread->deferred_count || bpf_ktime_get_ns() - outer->start_ns < GP_WAITING_NS)
-		return;
-	outer->flags |= GP_BEGUN;
-	thread->deferred[1].flags |= GP_BEGUN;
-	count_loss(GP_LOSS_UNOBSERVED_RETURN);
 }
 
 /*

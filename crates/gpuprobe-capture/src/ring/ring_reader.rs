@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gpuprobe_event::counters::ProcessKey;
-use gpuprobe_event::{Call, ProcessChange, ProcessEvent};
+use gpuprobe_event::{ProcessChange, ProcessEvent};
 use libbpf_rs::{AsRawLibbpf, Object, RingBuffer, RingBufferBuilder, libbpf_sys};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,8 +19,8 @@ use super::spool::{SharedFile, Spool};
 use super::spool_file::SpoolFile;
 use crate::error::CaptureError;
 use crate::tables::task_iterator;
-use crate::wire::MapName;
 use crate::wire::object_handles::{handle_of, map_of};
+use crate::wire::{MapName, ProgramName, gp_call};
 
 /// The most calls that one batch takes out of the ring. So many events still fit in the CPU caches when they are
 /// written.
@@ -209,10 +209,10 @@ impl RingReader {
         std::mem::take(&mut self.exited)
     }
 
-    /// Calls that are open now, of all threads, outer ones before those made inside them.
-    pub(crate) fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
-        let calls = task_iterator::open_calls(&self.object)?;
-        Ok(calls.iter().filter_map(|call| self.decoder.open_call(call)).collect())
+    /// Calls that are open now, of all threads, outer ones before those made inside them. At the end of observation,
+    /// launches whose return is not probed are among them, because their records are deferred.
+    pub(crate) fn open_calls(&self) -> Result<Vec<gp_call>, CaptureError> {
+        task_iterator::read(&self.object, ProgramName::OpenCalls)
     }
 }
 

@@ -10,13 +10,11 @@ use libbpf_rs::{Iter, IterOpts, Link, Object};
 
 use super::process_rows::process_of;
 use crate::error::CaptureError;
-use crate::host::clock::{Clock, monotonic_ns};
+use crate::host::clock::Clock;
 use crate::wire::object_handles::program_of;
-use crate::wire::{ProgramName, Wire, from_bytes, gp_call, gp_pending_call, is_return_probed, number};
+use crate::wire::{ProgramName, Wire, from_bytes, gp_pending_call};
 
 const READ: &str = "read open calls";
-/// A launch whose return is not probed has most likely returned before this age.
-const WAITING_NS: u64 = 1_000_000_000;
 
 /// What the program writes about all threads, as records of one type.
 pub(crate) fn read<T: Wire>(object: &Object, name: ProgramName) -> Result<Vec<T>, CaptureError> {
@@ -39,36 +37,21 @@ pub(crate) fn read_bytes(link: &Link, most: u64) -> Result<Vec<u8>, libbpf_rs::E
     Ok(bytes)
 }
 
-/// The open calls of every thread. At the end of observation, launches whose return is not probed are among them, because
-/// their records are deferred: those that still wait are open calls like others.
-pub(crate) fn open_calls(object: &Object) -> Result<Vec<gp_call>, CaptureError> {
-    let mut calls: Vec<gp_call> = read(object, ProgramName::OpenCalls)?;
-    let now_ns = monotonic_ns();
-    for call in calls.iter_mut().filter(|call| !is_return_probed(call)) {
-        if now_ns.saturating_sub(call.start_ns) >= WAITING_NS
-            && is_in_call(call.tid, call.stack_pointer, call.return_address)
-        {
-            call.flags &= !number::CALL_UNOBSERVED;
-        }
-    }
-    Ok(calls)
-}
-
 /// The outermost open call of every thread. What the Linux kernel runs outside of a library call does not
 /// count: threads of the CUDA driver poll its devices for as long as they live. Launches whose return is not probed may
 /// have returned.
 pub(crate) fn pending_calls(object: &Object, clock: Clock) -> Result<Vec<PendingCall>, CaptureError> {
     let rows = read(object, ProgramName::PendingCalls)?;
     let may_wait = |row: &gp_pending_call| {
-        row.return_slot == 0 || is_in_call(row.tid, row.return_slot, row.return_address)
+        row.return_slot == 0 || may_be_in_call(row.tid, row.return_slot, row.return_address)
     };
     let rows = rows.into_iter().filter(may_wait);
     Ok(rows.filter_map(|row| pending_call(row, clock)).collect())
 }
 
-/// Whether a launch whose return was not probed has most likely not returned: its return address is still in its place.
-/// The thread is below that place on its stack, and most of what it does there would overwrite it.
-fn is_in_call(tid: u32, return_slot: u64, return_address: u64) -> bool {
+/// Whether a launch whose return was not probed may not have returned: its return address is still in its place. Most of
+/// what its thread does afterwards would overwrite it; its stack says for certain.
+pub(crate) fn may_be_in_call(tid: u32, return_slot: u64, return_address: u64) -> bool {
     let mut address = [0; 8];
     let memory = File::open(format!("/proc/{tid}/mem"));
     memory.is_ok_and(|memory| memory.read_exact_at(&mut address, return_slot).is_ok())
@@ -110,8 +93,8 @@ mod tests {
         let slot: Box<u64> = Box::new(0x1234);
         let tid = std::process::id();
         let place = &raw const *slot as u64;
-        assert!(is_in_call(tid, place, 0x1234));
-        assert!(!is_in_call(tid, place, 0x1235), "another call has its place");
-        assert!(!is_in_call(tid, 8, 0), "nothing is there");
+        assert!(may_be_in_call(tid, place, 0x1234));
+        assert!(!may_be_in_call(tid, place, 0x1235), "another call has its place");
+        assert!(!may_be_in_call(tid, 8, 0), "nothing is there");
     }
 }

@@ -247,6 +247,11 @@ impl ThreadResolver {
 }
 
 impl NativeStack {
+    /// Where the return addresses of its frames are.
+    pub(crate) fn return_slots(&self) -> Vec<u64> {
+        self.unwound.slots.iter().copied().flatten().collect()
+    }
+
     /// A hash of the frames from this one outwards, and of the variables of this one: those that are in registers, and
     /// its memory. Variables further out may be changed by other threads.
     fn caller_state(&self, from: usize) -> u64 {

@@ -55,6 +55,8 @@ pub struct ThreadSamples {
     pub samples: Vec<ThreadSample>,
     /// Whether the GPU call in which it was when its return was first watched has returned; `None` if it was not watched.
     pub has_returned: Option<bool>,
+    /// Where the return addresses of all frames of the last sample are on the stack.
+    pub return_slots: Vec<u64>,
 }
 
 /// A thread: its number, and when it began.
@@ -280,7 +282,9 @@ impl ThreadSampler {
             let samples = thread.samples.iter();
             let named = samples.map(|sample| names.sample(&mut self.resolver, tgid, sample)).collect();
             let has_returned = thread.watch.and_then(|watch| watch.has_returned());
-            process.threads.push(ThreadSamples { tid, name: thread.name, samples: named, has_returned });
+            let return_slots = thread.samples.last().map_or_else(Vec::new, |last| last.native.return_slots());
+            let name = thread.name;
+            process.threads.push(ThreadSamples { tid, name, samples: named, has_returned, return_slots });
         }
         let known: HashSet<Tgid> = processes.keys().copied().collect();
         known.iter().for_each(|tgid| self.resolver.forget(*tgid));

@@ -21,8 +21,17 @@ int cuLaunchKernel(void *kernel, unsigned x, unsigned y, unsigned z, unsigned bl
 	return block > 1024 ? 1 : 0;
 }"#;
 
+const RUNTIME: &str = r#"
+int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
+		   void **);
+
+int cudaLaunchKernel(void *kernel, void **params)
+{
+	return cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, 0, params, 0);
+}"#;
+
 /// After each line that it reads: launches ten thousand times, of which ten fail; starts processes that launch and hang
-/// in a launch, and one that sleeps afterwards, deeper in its stack; and ends.
+/// in a launch, every other one in a launch of the runtime, and one that sleeps afterwards, deeper in its stack; and ends.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -32,6 +41,8 @@ const PROGRAM: &str = r#"
 #define HANGING 12
 int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
 		   void **);
+
+int cudaLaunchKernel(void *, void **);
 
 static int launch(unsigned grid, unsigned block, void **params)
 {
@@ -50,14 +61,16 @@ static void sleep_deeper(int frames)
 	room[1] = 0;
 }
 
-static void be_child(int hangs)
+static void be_child(int number)
 {
 	void *argument = 0;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (int i = 0; i < 100; i++)
 		launch(1, 32, 0);
-	if (hangs)
+	if (number < HANGING && number % 2)
+		cudaLaunchKernel((void *)0x1000, &argument);
+	else if (number < HANGING)
 		launch(1, 32, &argument);
 	sleep_deeper(20);
 }
@@ -83,7 +96,7 @@ int main(void)
 		pid_t child = fork();
 
 		if (!child)
-			be_child(i < HANGING);
+			be_child(i);
 		printf(i == HANGING ? "],\"sleeping\":%d}\n" : i ? ",%d" : "%d", child);
 	}
 	fflush(stdout);
@@ -110,14 +123,16 @@ fn in_a_launch(metrics: &Metrics) -> BTreeSet<u64> {
 fn launches_without_a_return_probe_are_counted_and_one_that_hangs_is_pending() {
     let folder = fixtures::folder();
     let at = |name: &str| shown(folder.path().join(name));
-    for (name, text) in [("driver.c", DRIVER), ("program.c", PROGRAM)] {
+    for (name, text) in [("driver.c", DRIVER), ("runtime.c", RUNTIME), ("program.c", PROGRAM)] {
         fs::write(at(name), text).unwrap_or_else(|e| panic!("{e}"));
     }
     let rpath = format!("-Wl,-rpath,{}", shown(folder.path()));
     let (driver, program, library) = (at("driver.c"), at("program.c"), at("libcuda.so.1"));
+    let (runtime, source, soname) = (at("libcudart.so.12"), at("runtime.c"), "-Wl,-soname,libcudart.so.12");
     let built = [
         vec!["-shared", "-fPIC", "-o", &library, &driver],
-        vec!["-o", &at("program"), &program, &library, &rpath],
+        vec!["-shared", "-fPIC", soname, "-o", &runtime, &source, &library, &rpath],
+        vec!["-o", &at("program"), &program, &runtime, &library, &rpath],
     ]
     .map(|arguments| Command::new("cc").args(arguments).status().unwrap_or_else(|e| panic!("{e}")));
     assert!(built.iter().all(std::process::ExitStatus::success));

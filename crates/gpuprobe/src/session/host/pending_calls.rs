@@ -72,7 +72,8 @@ impl PendingCalls {
                 let (Some(key), Some(sample)) = (unclear.get(&thread.tid), thread.samples.last()) else {
                     continue;
                 };
-                if sample.stack.gpu_call.as_ref().is_some_and(|call| call.slot == key.0.slot) {
+                // a launch of the CUDA driver may be inside one of the CUDA runtime
+                if thread.return_slots.contains(&key.0.slot) {
                     open.insert(*key);
                 } else if !sample.stack.is_torn {
                     self.returned.insert(*key);

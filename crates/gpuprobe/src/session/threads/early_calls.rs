@@ -43,7 +43,7 @@ impl EarlyCalls {
         self.sampler.sample(processes)?;
         let mut found: HashMap<CallKey, EarlyCall> = HashMap::new();
         for process in self.sampler.finish() {
-            for ThreadSamples { tid, name, samples, has_returned } in process.threads {
+            for ThreadSamples { tid, name, samples, has_returned, .. } in process.threads {
                 let Some(sample) = samples.last().filter(|_| has_returned != Some(true)) else { continue };
                 let Some(call) = sample.stack.gpu_call.clone() else { continue };
                 let key = (process.tgid, tid, call.function.clone(), call.slot);
