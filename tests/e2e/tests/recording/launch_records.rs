@@ -309,7 +309,7 @@ fn launching(folder: &Path, kernel: &str, tier: &str) -> (Talk, Talk, PathBuf) {
     let trace = folder.join("waiting.jsonl");
     let output = shown(&trace);
     let words = [&["record", "--attach", tier, "-d", &pid, "-o", &output], &FUNCTIONS[..]].concat();
-    let mut recorder = Talk::start(&mut gpuprobe(&words));
+    let recorder = Talk::start(&mut gpuprobe(&words));
     until(PATIENCE, "the probes are in", || recorder.stderr().contains("gpuprobe: recording").then_some(()));
     program.go_on();
     (program, recorder, trace)
