@@ -85,29 +85,27 @@ int lossless_multi(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Writes a deferred launch at the end of observation. It has returned, or not yet. */
+/* Writes a deferred launch. It has returned, or not yet. At the end of observation it is sent in this way. */
 static __always_inline void write_deferred_call(struct bpf_iter__task *ctx, struct gp_call *call)
 {
-	if (call->duration_ns > gp_stop_ns - call->start_ns)
+	if (gp_stop_ns && call->duration_ns > gp_stop_ns - call->start_ns)
 		call->duration_ns = gp_stop_ns - call->start_ns;
 	bpf_seq_write(ctx->meta->seq, call, sizeof(struct gp_call));
 }
 
-/* Writes the deferred launches of a thread at the end of observation, the inner one first. */
+/* Writes the deferred launches of a thread, the inner one first. */
 static __always_inline void write_deferred(struct bpf_iter__task *ctx, struct gp_thread *thread)
 {
 	if (thread->deferred_count == GP_DEFERRED) {
-		enclose_deferred(&thread->deferred[0], &thread->deferred[1]);
+		if (gp_stop_ns)
+			enclose_deferred(&thread->deferred[0], &thread->deferred[1]);
 		write_deferred_call(ctx, &thread->deferred[1]);
 	}
 	if (thread->deferred_count)
 		write_deferred_call(ctx, &thread->deferred[0]);
 }
 
-/*
- * Writes every open call, thread by thread, the outermost first; at the end of observation the deferred
- * launches too.
- */
+/* Writes the deferred launches and every open call, thread by thread, the outermost call first. */
 SEC("iter/task")
 int open_calls(struct bpf_iter__task *ctx)
 {
@@ -119,8 +117,7 @@ int open_calls(struct bpf_iter__task *ctx)
 	thread = bpf_task_storage_get(&threads, task, 0, 0);
 	if (!thread)
 		return 0;
-	if (gp_stop_ns)
-		write_deferred(ctx, thread);
+	write_deferred(ctx, thread);
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		if (i >= thread->depth)
 			break;

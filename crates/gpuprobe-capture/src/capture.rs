@@ -11,7 +11,8 @@ use std::time::Duration;
 use gpuprobe_discover::{Device, FileId, Library, Loader, ProbeCost, ProcessMaps, Target};
 use gpuprobe_event::counters::{CallCounts, FailureCounts, GpuOpRows, LaunchCounts, ProcessKey};
 use gpuprobe_event::{
-    Class, Event, Frame, Function, FunctionId, LossCause, Losses, SiteId, Tgid, UnifiedUse, catalogue,
+    Class, Event, Frame, Function, FunctionId, LossCause, Losses, Outcome, SiteId, Tgid, UnifiedUse,
+    catalogue,
 };
 use libbpf_rs::{MapCore, MapFlags};
 
@@ -171,10 +172,10 @@ impl Capture {
             all.stacks += more.stacks;
         }
         open.retain(|call| call.start_ns < at_ns);
-        // launches without a return probe are not open; threads that exited meanwhile have sent them too
-        let deferred: Vec<_> = open.extract_if(.., |call| !call.return_probed).collect();
-        all.remove_calls(&deferred);
-        all.calls.extend(deferred.into_iter().map(|call| Event::Call(Box::new(call))));
+        // most launches without a return probe are not open; threads that exited meanwhile have sent them too
+        all.remove_ended(&open);
+        let ended: Vec<_> = open.extract_if(.., |call| call.outcome != Outcome::Unfinished).collect();
+        all.calls.extend(ended.into_iter().map(|call| Event::Call(Box::new(call))));
         // threads that exited meanwhile have sent their open calls, which were open at that instant too
         let sent = all.take_open();
         open.retain(|call| sent.iter().all(|sent| sent.id != call.id));

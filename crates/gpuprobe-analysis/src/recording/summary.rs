@@ -273,9 +273,9 @@ impl Summary {
         }
     }
 
-    /// The last operation on each stream of each process.
-    pub fn last_operations(&self, now_ns: u64) -> HashMap<Tgid, Vec<LastOperation>> {
-        self.gpu_ops.last_operations(now_ns)
+    /// The last operation on each stream of each process, including those of calls whose records come later.
+    pub fn last_operations(&self, later: &[Call], now_ns: u64) -> HashMap<Tgid, Vec<LastOperation>> {
+        self.gpu_ops.last_operations(later, now_ns)
     }
 
     /// The collectives up to now, including those of calls that have not returned.

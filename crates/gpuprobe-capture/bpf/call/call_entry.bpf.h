@@ -223,7 +223,7 @@ GP_OWN_FRAME int end_deferred(struct gp_thread *thread, struct pt_regs *ctx, __u
 	if (thread->depth)
 		return 0;
 	if (is_inside_deferred(thread, PT_REGS_SP(ctx), library))
-		begin_inside_deferred(thread);
+		probe_next_launch(thread);
 	else
 		send_deferred(thread);
 	return 0;

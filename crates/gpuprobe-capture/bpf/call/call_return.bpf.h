@@ -246,7 +246,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 	if (thread->deferred_count && !thread->depth)
 		end_inside_deferred(thread, call, failed);
 	if (function->flags & GP_SAMPLES_RETURNS && function->flags & GP_STREAM)
-		plan_deferred(thread, call, function, failed, PT_REGS_IP(ctx));
+		plan_next_launches(thread, call, function, failed, PT_REGS_IP(ctx));
 	return 0;
 }
 

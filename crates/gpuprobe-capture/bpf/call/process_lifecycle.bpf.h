@@ -193,8 +193,14 @@ static __always_inline bool has_known_loader(void)
 /* Sends the deferred launches of a thread, and its open calls, which will not return. */
 static __always_inline void end_open_calls(struct gp_thread *thread)
 {
-	if (thread->deferred_count)
+	if (thread->deferred_count) {
+		struct gp_call *launch = &thread->deferred[0];
+
+		/* a call inside the launch has not returned, so neither has the launch */
+		if (thread->depth && open_call(thread, 0)->parent == launch->id)
+			launch->flags = (launch->flags & ~GP_UNOBSERVED) | GP_UNFINISHED;
 		send_deferred(thread);
+	}
 	for (__u32 i = 0; i < GP_DEPTH; i++) {
 		struct gp_call *call = &thread->open[i];
 		struct gp_function *function;

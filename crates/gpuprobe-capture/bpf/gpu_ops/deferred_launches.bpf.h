@@ -9,8 +9,9 @@
  * between the two on the stack is noted, and the address in the runtime that the inner one returns to. The
  * next call of a thread after a launch of the runtime is inside of it if both are the same again.
  *
- * If it is another call, it is inside the launch of the runtime as long as the return address of that launch
- * is still on the stack. Its own return is probed then, and so is that of the next launch of this kernel.
+ * If another call comes before that launch, it is inside the launch of the runtime as long as the return
+ * address of that one is still on the stack. Its own return is probed then, and so is that of the next launch
+ * of this kernel.
  *
  * Records are deferred until the next call of their thread begins after the launch: at the latest then, the
  * launches have returned. So they do not overlap, and an inner launch is sent before the outer one, as
@@ -105,7 +106,7 @@ static __always_inline void send_deferred_call(struct gp_call *call, __u64 now)
 
 	if (call->duration_ns > now - call->start_ns)
 		call->duration_ns = now - call->start_ns;
-	if (function && !(gp_config.outermost_only && call->parent))
+	if (function)
 		send_call(call, function);
 }
 
@@ -140,8 +141,8 @@ GP_GLOBAL_FUNC int probe_next_launch(struct gp_thread *thread)
 
 /*
  * Whether a call of this library that begins now is inside the deferred launch of the CUDA runtime, although
- * another one was expected there, or none any more: it is made by the runtime, and the runtime has not
- * returned.
+ * another one is expected there: it is made by the runtime, and the runtime has not returned. After the
+ * expected one the runtime makes no calls: one that looks as if it did is made by another function of it.
  */
 static __always_inline bool is_inside_deferred(const struct gp_thread *thread, __u64 stack_pointer,
 					       __u16 library)
@@ -149,24 +150,13 @@ static __always_inline bool is_inside_deferred(const struct gp_thread *thread, _
 	const struct gp_call *outer = &thread->deferred[0];
 	__u64 expected = thread->expected.return_address, address = 0;
 
-	if (!expected || outer->library == library || outer->stack_pointer <= stack_pointer ||
+	if (thread->deferred_count != 1 || !expected || outer->library == library ||
+	    outer->stack_pointer <= stack_pointer ||
 	    bpf_probe_read_user(&address, sizeof(address), (void *)stack_pointer) ||
 	    address - expected + GP_SAME_LIBRARY_BYTES >= 2 * GP_SAME_LIBRARY_BYTES)
 		return false;
 	return !bpf_probe_read_user(&address, sizeof(address), (void *)outer->stack_pointer) &&
 	       address == outer->return_address;
-}
-
-/* A call that was not expected begins inside the deferred launch. */
-static __always_inline void begin_inside_deferred(struct gp_thread *thread)
-{
-	struct gp_call *inner = &thread->deferred[1];
-	__u64 age_ns = bpf_ktime_get_ns() - inner->start_ns;
-
-	/* the expected one has returned */
-	if (thread->deferred_count == GP_DEFERRED && inner->duration_ns > age_ns)
-		inner->duration_ns = age_ns;
-	probe_next_launch(thread);
 }
 
 /* A call has returned, maybe inside the deferred launch. If it failed, it is not known how the launch ended.
@@ -218,7 +208,7 @@ static __always_inline void include(__u64 *least, __u64 *most, __u64 packed)
  * A launch has returned. Decides which of the next ones have a return probe, and notes the launch that was
  * made inside it. If there were other calls inside, the next ones all have return probes.
  */
-GP_GLOBAL_FUNC int plan_deferred(struct gp_thread *thread, const struct gp_call *call,
+GP_GLOBAL_FUNC int plan_next_launches(struct gp_thread *thread, const struct gp_call *call,
 				 const struct gp_function *function, bool failed, __u64 returned_to)
 {
 	struct gp_launch_cache_entry *cached;

@@ -6,19 +6,30 @@
  * the thread whose return was probed.
  *
  * Returns are probed at random, once in 16 launches on average, and whenever something is new: the first two
- * launches of a kernel, a launch that is larger or smaller than all before, one that is captured, and every
- * launch after a call that failed or a launch that took long. So a launch that fails because of its arguments
- * is seen to fail. The others are taken to have succeeded.
+ * launches of a kernel, a launch whose grid or block is larger or smaller than those before in any dimension,
+ * one that is captured, and every launch after a call that failed or a launch that took long. So a launch
+ * that fails because of its size is seen to fail. The others are taken to have succeeded.
  */
 #ifndef GP_LAUNCH_ENTRIES_BPF_H
 #define GP_LAUNCH_ENTRIES_BPF_H
 
 #include "launches.bpf.h"
 
+static __always_inline bool is_between(__u32 a, __u32 b, __u32 value)
+{
+	return a < b ? value >= a && value <= b : value >= b && value <= a;
+}
+
+/*
+ * Whether a grid or block is not larger than one that was launched before, as a whole and in each dimension:
+ * CUDA limits both. `least` and `most` have the smallest and the largest volume.
+ */
 static __always_inline bool is_within(__u64 least, __u64 most, __u64 packed)
 {
 	return packed == least || packed == most ||
-	       (volume(packed) >= volume(least) && volume(packed) <= volume(most));
+	       (volume(packed) <= volume(most) && is_between(least, most, packed) &&
+		is_between(least >> 32 & 0xffff, most >> 32 & 0xffff, packed >> 32 & 0xffff) &&
+		is_between(least >> 48, most >> 48, packed >> 48));
 }
 
 /* Counts the launch as one that succeeded. */

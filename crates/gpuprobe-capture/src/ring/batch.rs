@@ -92,10 +92,13 @@ impl Batch {
         self.xids.retain(|xid| xid.at_ns < at_ns);
     }
 
-    /// Removes calls that are known already.
-    pub(crate) fn remove_calls(&mut self, known: &[Call]) {
+    /// Removes the records of how calls ended that are known already.
+    pub(crate) fn remove_ended(&mut self, known: &[Call]) {
         let known: HashSet<_> = known.iter().map(|call| call.id).collect();
-        self.calls.retain(|event| !matches!(event, Event::Call(call) if known.contains(&call.id)));
+        let is_end = |call: &Call| !matches!(call.outcome, Outcome::Begun | Outcome::Unfinished);
+        let is_known =
+            |event: &Event| matches!(event, Event::Call(call) if is_end(call) && known.contains(&call.id));
+        self.calls.retain(|event| !is_known(event));
     }
 
     /// Takes out the calls that were not seen to return although their process had not exited.
@@ -250,7 +253,7 @@ mod tests {
             Event::Call(call) => *call,
             other => panic!("{other:?}"),
         };
-        batch.remove_calls(&[known]);
+        batch.remove_ended(&[known]);
         assert_eq!(times(batch), [3, 11]);
     }
 

@@ -209,8 +209,8 @@ impl RingReader {
         std::mem::take(&mut self.exited)
     }
 
-    /// Calls that are open now, of all threads, outer ones before those made inside them. At the end of observation,
-    /// launches whose return is not probed are among them, because their records are deferred.
+    /// Calls that are open now, of all threads, outer ones before those made inside them, and launches whose records are
+    /// deferred because their return is not probed, inner ones first.
     pub(crate) fn open_calls(&self) -> Result<Vec<gp_call>, CaptureError> {
         task_iterator::read(&self.object, ProgramName::OpenCalls)
     }

@@ -14,9 +14,14 @@ use gpuprobe_standin::Cuda;
 fn waiting() -> (tempfile::TempDir, Talk, u32) {
     let folder = fixtures::folder();
     fixtures::copies(&fixtures::standins(Cuda::Cuda12), folder.path(), &["libcuda.so.1", "paced"]);
+    let (program, pid) = started(&folder);
+    (folder, program, pid)
+}
+
+fn started(folder: &tempfile::TempDir) -> (Talk, u32) {
     let mut program = Talk::start(Command::new(folder.path().join("paced")).args(["1000", "10000"]));
     let pid = pid_of(&program.json());
-    (folder, program, pid)
+    (program, pid)
 }
 
 /// The code of a library as a process has it, breakpoints included.
@@ -52,6 +57,7 @@ fn files_that_only_other_processes_use_are_not_probed() {
 #[bpf_test(alone)]
 fn files_that_given_processes_no_longer_use_are_released() {
     let (folder, mut observed, pid) = waiting();
+    let (mut other, _) = started(&folder);
     let daemon = Daemon::rescanning(&["-v", "-d", &pid.to_string()]);
     observed.go_on();
     assert_eq!(observed.end(), 0);
@@ -59,4 +65,6 @@ fn files_that_given_processes_no_longer_use_are_released() {
     folder.close().unwrap_or_else(|e| panic!("{e}"));
     let line = format!("{library}: detached, no longer used");
     until(PATIENCE, "the deleted library is released", || daemon.talk.stderr().contains(&line).then_some(()));
+    other.go_on();
+    assert_eq!(other.end(), 0, "it used the library all the time");
 }

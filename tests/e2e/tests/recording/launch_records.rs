@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use gpuprobe_event::{Api, Call, Class, Outcome};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// Refuses blocks of more than 1024 threads. The hundredth launch of one kernel never returns.
+/// Refuses blocks of more than 1024 threads. The hundredth launch of one kernel never returns, and neither does a memset of
+/// one address.
 const DRIVER: &str = r#"
 #include <unistd.h>
 
@@ -29,11 +30,14 @@ int cuLaunchKernel(void *kernel, unsigned x, unsigned y, unsigned z, unsigned bl
 }
 int cuMemsetD8Async(unsigned long long address, unsigned char byte, unsigned long bytes, void *stream)
 {
+	while (address == 0x6000)
+		pause();
 	return 0;
 }"#;
 
 /// Refuses a null kernel itself. A kernel with an odd address is launched twice. Some launches of another kernel begin with
-/// a call that others do not make, and call the driver from another frame.
+/// a call that others do not make, and call the driver from another frame. The hundredth launch of one kernel makes a call
+/// that never returns.
 const RUNTIME: &str = r#"
 typedef struct { unsigned x, y, z; } dim3;
 int cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
@@ -59,6 +63,8 @@ int cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, uns
 
 	if (kernel == (void *)0x3000 && ++launched % 13 == 0)
 		return prepare(kernel);
+	if (kernel == (void *)0x6000 && ++launched == 100)
+		cuMemsetD8Async(0x6000, 0, 1, 0);
 
 	for (int i = 0; kernel && i < ((long)kernel & 1) + 1; i++)
 		status = cuLaunchKernel((char *)kernel + 8, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared,
@@ -148,7 +154,7 @@ int main(int arguments, char **argument)
 	fflush(stdout);
 	getchar();
 	while (arguments > 1)
-		launch(0x5000, 1, 32);
+		launch(strtol(argument[1], 0, 16), 1, 32);
 	for (int i = 0; i < 3; i++)
 		pthread_create(&threads[i], 0, work, 0);
 	work(0);
@@ -295,18 +301,30 @@ fn every_launch_is_recorded_where_it_was_made_with_few_return_probes(tier: &str)
     }
 }
 
+/// A program that launches this kernel again and again, and a recording of it. Returns also the trace.
+fn launching(folder: &Path, kernel: &str, tier: &str) -> (Talk, Talk, PathBuf) {
+    build(folder);
+    let mut program = Talk::start(Command::new(folder.join("program")).arg(kernel));
+    let pid = pid_of(&program.json()).to_string();
+    let trace = folder.join("waiting.jsonl");
+    let output = shown(&trace);
+    let words = [&["record", "--attach", tier, "-d", &pid, "-o", &output], &FUNCTIONS[..]].concat();
+    let recorder = Talk::start(&mut gpuprobe(&words));
+    until(PATIENCE, "the probes are in", || recorder.stderr().contains("gpuprobe: recording").then_some(()));
+    program.go_on();
+    (program, recorder, trace)
+}
+
+/// How many calls of a function were recorded, and how many of them have returned.
+fn begun_and_returned(recorded: &Recording, name: &str) -> (usize, usize) {
+    let calls: Vec<_> = recorded.calls.iter().filter(|call| call.name == name).collect();
+    (calls.len(), calls.iter().filter(|call| call.duration_ns().is_some()).count())
+}
+
 #[bpf_test(tiers)]
 fn a_launch_that_waits_is_not_taken_to_have_returned(tier: &str) {
     let folder = fixtures::folder();
-    build(folder.path());
-    let mut program = Talk::start(Command::new(folder.path().join("program")).arg("wait"));
-    let pid = pid_of(&program.json()).to_string();
-    let trace = folder.path().join("waiting.jsonl");
-    let output = shown(&trace);
-    let words = [&["record", "--attach", tier, "-d", &pid, "-o", &output], &FUNCTIONS[..]].concat();
-    let mut recorder = Talk::start(&mut gpuprobe(&words));
-    until(PATIENCE, "the probes are in", || recorder.stderr().contains("gpuprobe: recording").then_some(()));
-    program.go_on();
+    let (mut program, mut recorder, trace) = launching(folder.path(), "5000", tier);
     // a launch that began less than a second ago is taken to have returned
     std::thread::sleep(Duration::from_millis(2500));
     recorder.signal(Signal::SIGINT);
@@ -315,8 +333,30 @@ fn a_launch_that_waits_is_not_taken_to_have_returned(tier: &str) {
     program.end();
     let recorded = Recording::read(&trace);
     for name in ["cudaLaunchKernel", "cuLaunchKernel"] {
-        let launches: Vec<_> = recorded.calls.iter().filter(|call| call.name == name).collect();
-        let returned = launches.iter().filter(|call| call.duration_ns().is_some()).count();
-        assert_eq!((launches.len(), returned), (99, 98), "{name}");
+        assert_eq!(begun_and_returned(&recorded, name), (99, 98), "{name}");
+    }
+}
+
+#[bpf_test(tiers)]
+fn a_launch_has_not_returned_while_a_call_inside_it_is_open(tier: &str) {
+    for is_killed in [false, true] {
+        let folder = fixtures::folder();
+        let (mut program, mut recorder, trace) = launching(folder.path(), "6000", tier);
+        std::thread::sleep(Duration::from_millis(300));
+        if is_killed {
+            program.signal(Signal::SIGKILL);
+            program.end();
+        } else {
+            recorder.signal(Signal::SIGINT);
+        }
+        assert_eq!(recorder.end(), 0, "{}", recorder.stderr());
+        if !is_killed {
+            program.signal(Signal::SIGKILL);
+            program.end();
+        }
+        let recorded = Recording::read(&trace);
+        assert_eq!(begun_and_returned(&recorded, "cudaLaunchKernel"), (100, 99), "{is_killed}");
+        assert_eq!(begun_and_returned(&recorded, "cuLaunchKernel"), (99, 99), "{is_killed}");
+        assert_eq!(begun_and_returned(&recorded, "cuMemsetD8Async"), (1, 0), "{is_killed}");
     }
 }

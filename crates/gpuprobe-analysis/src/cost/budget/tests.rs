@@ -2,6 +2,8 @@ use gpuprobe_event::Tgid;
 
 use super::*;
 
+/// Of which 2% are planned for.
+const BUDGET: f64 = 0.03;
 const SECOND: u64 = 1_000_000_000;
 const LAUNCH: &str = "cuLaunchKernel";
 const COPY: &str = "cuMemcpyHtoD_v2";
@@ -36,42 +38,42 @@ fn groups(plan: &SamplingPlan) -> Vec<SampledGroup> {
 
 #[test]
 fn nothing_is_sampled_within_the_budget() {
-    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, LAUNCH, 10_000), (1, COPY, 9_000)]);
+    let plan = after_a_second(&mut Budget::new(BUDGET), SECOND, &[(1, LAUNCH, 10_000), (1, COPY, 9_000)]);
     assert_eq!((groups(&plan), plan.weight), (vec![], 1));
 }
 
 #[test]
 fn the_most_expensive_functions_share_what_the_others_leave() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     // 20% for launches, 0.5% for copies: 1.5% is left, 7.5% of the time
     let plan = after_a_second(&mut budget, SECOND, &[(1, LAUNCH, 200_000), (1, COPY, 5_000)]);
     assert_eq!((groups(&plan), plan.weight), (vec![SampledGroup::Launches], 14));
     let share = budget.process_cost(process(1), &budget.spending(&cost)[&process(1)]).share;
     assert!((0.018..=0.02).contains(&share), "{share}");
     // copies are over half the budget now
-    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, LAUNCH, 60_000), (1, COPY, 20_000)]);
+    let plan = after_a_second(&mut Budget::new(BUDGET), SECOND, &[(1, LAUNCH, 60_000), (1, COPY, 20_000)]);
     assert_eq!((groups(&plan), plan.weight), (vec![SampledGroup::Launches, SampledGroup::Copies], 4));
 }
 
 #[test]
 fn the_most_demanding_process_decides() {
     let calls = [(1, LAUNCH, 40_000), (2, LAUNCH, 400_000), (3, LAUNCH, 10)];
-    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &calls);
+    let plan = after_a_second(&mut Budget::new(BUDGET), SECOND, &calls);
     assert_eq!((groups(&plan), plan.weight), (vec![SampledGroup::Launches], 20));
 }
 
 #[test]
 fn memory_is_never_sampled_and_may_take_the_whole_budget() {
-    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, ALLOC, 500_000)]);
+    let plan = after_a_second(&mut Budget::new(BUDGET), SECOND, &[(1, ALLOC, 500_000)]);
     assert_eq!(groups(&plan), vec![]);
-    let plan = after_a_second(&mut Budget::new(0.02), SECOND, &[(1, ALLOC, 500_000), (1, QUERY, 1_000)]);
+    let plan = after_a_second(&mut Budget::new(BUDGET), SECOND, &[(1, ALLOC, 500_000), (1, QUERY, 1_000)]);
     let query = SampledGroup::Function(Api::Driver, QUERY);
     assert_eq!((groups(&plan), plan.weight), (vec![query], MOST_TURNS), "it keeps a turn now and then");
 }
 
 #[test]
 fn time_for_which_probes_are_attached_beyond_the_turn_costs_too() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     for _ in 0..50 {
         budget.note_attached(150, 100);
     }
@@ -80,7 +82,7 @@ fn time_for_which_probes_are_attached_beyond_the_turn_costs_too() {
 
 #[test]
 fn a_decision_is_due_after_a_second_or_when_its_budget_is_spent() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     assert!(!budget.is_due(0, &cost), "the first time starts the clock");
     assert!(!budget.is_due(SECOND / 2, &cost));
     assert!(budget.is_due(SECOND, &cost));
@@ -90,7 +92,7 @@ fn a_decision_is_due_after_a_second_or_when_its_budget_is_spent() {
 
 #[test]
 fn a_function_is_probed_all_the_time_again_when_it_was_cheap_for_some_seconds() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     let busy = [(1, LAUNCH, 200_000)];
     assert_eq!(after_a_second(&mut budget, SECOND, &busy).weight, 10);
     let mut sampled_until = 0;
@@ -105,7 +107,7 @@ fn a_function_is_probed_all_the_time_again_when_it_was_cheap_for_some_seconds() 
 
 #[test]
 fn phases_of_a_second_are_averaged() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     let mut weights = Vec::new();
     for second in 1..60 {
         let calls = if second % 2 == 0 { 200 } else { 200_000 };
@@ -117,7 +119,7 @@ fn phases_of_a_second_are_averaged() {
 
 #[test]
 fn a_lifted_budget_samples_nothing() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     let busy = [(1, LAUNCH, 200_000)];
     after_a_second(&mut budget, SECOND, &busy);
     budget.set_share(None);
@@ -127,7 +129,7 @@ fn a_lifted_budget_samples_nothing() {
 
 #[test]
 fn totals_become_calls_and_a_new_process_starts_at_zero() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     let row = |pid, calls| Called { process: process(pid), function: id(LAUNCH), calls };
     budget.restart(0);
     budget.note_totals(&[row(1, 100)]);
@@ -139,7 +141,7 @@ fn totals_become_calls_and_a_new_process_starts_at_zero() {
 
 #[test]
 fn the_report_has_estimates_and_errors_of_sampled_functions() {
-    let mut budget = Budget::new(0.02);
+    let mut budget = Budget::new(BUDGET);
     assert_eq!(after_a_second(&mut budget, SECOND, &[(1, LAUNCH, 200_000)]).weight, 10);
     let mut stratum = Stratum { start_ns: SECOND, end_ns: 2 * SECOND, weight: 10 };
     for calls in [100_000, 100_000, 130_000] {

@@ -114,9 +114,14 @@ impl GpuOpReplay {
         all.gap_tracker.idle()
     }
 
-    /// The last operation on each stream of each process.
-    pub(crate) fn last_operations(&self, now_ns: u64) -> HashMap<Tgid, Vec<LastOperation>> {
-        self.last_ops.report(now_ns)
+    /// The last operation on each stream of each process, including those of calls whose records come later.
+    pub(crate) fn last_operations(&self, later: &[Call], now_ns: u64) -> HashMap<Tgid, Vec<LastOperation>> {
+        if later.is_empty() {
+            return self.last_ops.report(now_ns);
+        }
+        let mut all = self.clone();
+        later.iter().for_each(|call| all.feed(call));
+        all.last_ops.report(now_ns)
     }
 
     fn count(&mut self, op: GpuOp) {

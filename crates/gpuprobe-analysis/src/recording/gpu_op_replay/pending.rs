@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gpuprobe_event::{Call, Class, Tgid, Tid};
+use gpuprobe_event::{Call, Class, Outcome, Tgid, Tid};
 
 use super::op::{GpuOp, OpKind};
 
@@ -164,8 +164,11 @@ impl Thread {
                 *op = None;
             }
             if is_same && !is_requested {
-                if let Some(outer) = op.as_mut() {
-                    outer.take_name_from(inner);
+                match op {
+                    Some(outer) => outer.take_name_from(inner),
+                    // only the inner launch shows what was launched
+                    None if call.outcome == Outcome::Unobserved => *op = Some(inner),
+                    None => {}
                 }
             } else if let Some(around) = call.parent {
                 self.pending.push_back((if inside { around } else { parent }, inner));

@@ -485,11 +485,11 @@ fn the_last_operation_of_each_stream_is_known() {
     ];
     calls.iter().for_each(|call| replay.feed(call));
     let tgid = calls[0].tgid;
-    let mut streams = replay.last_operations(1000).remove(&tgid).unwrap();
+    let mut streams = replay.last_operations(&[], 1000).remove(&tgid).unwrap();
     streams.sort_by_key(|last| last.stream);
     let shown: Vec<_> = streams.iter().map(|last| (last.operation.as_str(), last.age_ns)).collect();
     assert!(shown.contains(&("scale", 800)) && shown.contains(&("graph launch", 600)), "{shown:?}");
     assert!(shown.contains(&("copy H2D", 850)), "{shown:?}");
     replay.clear(tgid);
-    assert!(replay.last_operations(1000).is_empty());
+    assert!(replay.last_operations(&[], 1000).is_empty());
 }

@@ -45,15 +45,8 @@ impl Probes {
     /// mapped a library before it was probed. If processes are given, only what they use is probed, and what is installed.
     pub(crate) fn rescan_host(&mut self, given: Option<&HashSet<Tgid>>) -> HashSet<Tgid> {
         let placed = self.inspector.of_installed(&HostPaths::default());
-        let mut mapped = self.inspector.of_processes(Path::new(PROC));
+        let mapped = self.scan_processes(given);
         let host_scan = HostScan::at(&mapped, Some(&placed));
-        let is_given = |tgid: Tgid| given.is_none_or(|given| given.contains(&tgid));
-        if given.is_some() {
-            let Scan { libraries, users, .. } = &mut mapped;
-            libraries.retain(|library| {
-                users.get(&library.id).is_some_and(|users| users.keys().any(|pid| is_given(Tgid(*pid))))
-            });
-        }
         if host_scan.is_complete {
             self.skips.keep_found([&placed, &mapped]);
         }
@@ -64,16 +57,31 @@ impl Probes {
         let placed = Scan { users: mapped.users.clone(), ..placed };
         let mut late = self.attach_scan(placed).late;
         late.extend(self.attach_scan(mapped).late);
-        late.extend(self.detach_unused(|id| host_scan.may_have(id)));
-        late.retain(|tgid| is_given(*tgid));
+        late.extend(self.detach_unused(given, |id| host_scan.may_have(id)));
+        late.retain(|tgid| is_given(given, *tgid));
         late
+    }
+
+    /// Scans all processes. If some are given, the libraries are those that they use.
+    fn scan_processes(&mut self, given: Option<&HashSet<Tgid>>) -> Scan {
+        let mut scan = self.inspector.of_processes(Path::new(PROC));
+        if given.is_some() {
+            let Scan { libraries, users, .. } = &mut scan;
+            let is_used = |users: &Users| users.keys().any(|pid| is_given(given, Tgid(*pid)));
+            libraries.retain(|library| users.get(&library.id).is_some_and(is_used));
+        }
+        scan
     }
 
     /// Detaches libraries that were not found again if their probes would keep something busy: the mounts of a
     /// container, a file system, a deleted file. If there is no room for more libraries, all unused ones are detached.
     /// Inode and device numbers are reused, so a later file with the same numbers can be a different one. Returns the
     /// processes that started to use one of them meanwhile.
-    fn detach_unused(&mut self, found: impl Fn(&FileId) -> bool) -> HashSet<Tgid> {
+    fn detach_unused(
+        &mut self,
+        given: Option<&HashSet<Tgid>>,
+        found: impl Fn(&FileId) -> bool,
+    ) -> HashSet<Tgid> {
         let full = self.capture.attached().count() >= MOST_LIBRARIES;
         let is_needed = |a: &Attached| self.quota.as_ref().is_some_and(|quota| quota.needs_room(&a.id));
         let unused = |a: &&Attached| {
@@ -81,7 +89,7 @@ impl Probes {
         };
         let unused: HashSet<_> = self.capture.attached().filter(unused).map(|a| a.id).collect();
         let unused: HashSet<_> = unused.into_iter().take(MOST_LET_GO).collect();
-        let late = if unused.is_empty() { HashSet::new() } else { self.detach(unused) };
+        let late = if unused.is_empty() { HashSet::new() } else { self.detach(unused, given) };
         let attached: HashSet<_> = self.capture.attached().map(|a| a.id).collect();
         self.considered.retain(|(id, _)| attached.contains(id) || found(id));
         self.auxiliary.retain(|id| attached.contains(id));
@@ -91,15 +99,15 @@ impl Probes {
         late
     }
 
-    /// Detaches files that no process has mapped. A process may have mapped one since the scan, so allocations are
+    /// Detaches files that no process has mapped, or none of the given ones. A process may have mapped one since the scan, so allocations are
     /// ignored first and processes are scanned once more: memory that is counted and then freed without a probe would
     /// stay live forever. Some calls of such a process may have been ignored, so it is returned.
-    fn detach(&mut self, mut files: HashSet<FileId>) -> HashSet<Tgid> {
+    fn detach(&mut self, mut files: HashSet<FileId>, given: Option<&HashSet<Tgid>>) -> HashSet<Tgid> {
         if let Err(error) = self.capture.prepare_detach(&files, true) {
             note!("gpuprobe: unused libraries stay probed: {error:#}");
             return HashSet::new();
         }
-        let scan = self.inspector.of_processes(Path::new(PROC));
+        let scan = self.scan_processes(given);
         let now = HostScan::at(&scan, None);
         let used_again: HashSet<_> = files.extract_if(|id| now.may_have(id)).collect();
         if let Err(error) = self.capture.prepare_detach(&used_again, false) {
@@ -257,6 +265,11 @@ impl Probes {
             }
         }
     }
+}
+
+/// Whether a process is one of the given ones. If none are given, all are meant.
+fn is_given(given: Option<&HashSet<Tgid>>, tgid: Tgid) -> bool {
+    given.is_none_or(|given| given.contains(&tgid))
 }
 
 /// The files that a scan of the host found.

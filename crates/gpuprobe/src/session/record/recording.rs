@@ -196,13 +196,14 @@ impl Recording {
 
     /// Shows which ranks of communicators differ now, and the stacks of these processes, while the recording goes on.
     pub(crate) fn show_stacks(&mut self, capture: &mut Capture, processes: Vec<Tgid>) {
-        let calls = capture.open_calls().unwrap_or_default();
+        let mut calls = capture.open_calls().unwrap_or_default();
+        let deferred: Vec<_> = calls.extract_if(.., |call| call.outcome != Outcome::Unfinished).collect();
         let now_ns = capture.clock().elapsed_ns();
         let collectives = self.summary.collectives_with(&calls);
         for sentence in collectives.communicators.iter().flat_map(collective_sentences) {
             note!("{sentence}");
         }
-        let streams = self.summary.last_operations(now_ns);
+        let streams = self.summary.last_operations(&deferred, now_ns);
         self.stacks.request(processes, KnownByProbes { open: OpenCalls { calls, now_ns }, streams });
     }
 
