@@ -31,7 +31,7 @@ const FOLDERS_OF_USERS: [&str; 2] = ["/home/", "/Users/"];
 const HARMLESS_LABELS: [&str; 10] =
     ["cause", "code", "event", "le", "reason", "result", "signal", "state", "tier", "version"];
 
-/// Replaces the names of processes and users by hashes. Within one archive the same name has the same hash; in two
+/// Replaces the names of processes and home folders by hashes. Within one archive the same name has the same hash; in two
 /// archives it has not, so that names cannot be guessed by hashing a list of them.
 #[derive(Debug)]
 pub struct Redactor {
