@@ -22,7 +22,7 @@ build: ## The gpuprobe binary and the agent's library, in target/release
 	@scripts/build
 
 static: ## A statically linked gpuprobe that runs on any distribution, in target/static (ARCH=aarch64 cross-compiles)
-	@scripts/setup build
+	@scripts/setup $(if $(filter-out $(shell uname -m),$(ARCH)),cross,build)
 	@scripts/build static $(ARCH)
 
 release: ## Archives, packages, chart and image of both architectures, with licences, SBOM and checksums

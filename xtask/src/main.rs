@@ -13,6 +13,7 @@ mod metadata;
 mod modules;
 mod names;
 mod release_files;
+mod rust_library;
 mod sbom;
 mod shipped;
 mod size;
@@ -102,6 +103,6 @@ fn usage() -> ExitCode {
     for (name, about, _) in CHECKS {
         eprintln!("  {name:<9} {about}");
     }
-    eprintln!("\nfor releases: cargo xtask third-party|sbom TARGET [DEBIAN_PACKAGE...]");
+    eprintln!("\nfor releases: cargo xtask third-party|sbom TARGET [PACKAGE=VERSION=COPYRIGHT...]");
     ExitCode::from(2)
 }

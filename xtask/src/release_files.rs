@@ -4,6 +4,7 @@ use std::fs;
 
 use anyhow::{Context, Result, bail};
 
+use crate::rust_library::RustLibrary;
 use crate::sbom::{checksums, sbom};
 use crate::system_packages::SystemPackage;
 use crate::third_party::third_party;
@@ -11,20 +12,23 @@ use crate::{files, metadata};
 
 pub(crate) const NAMES: [&str; 2] = ["third-party", "sbom"];
 
-/// Prints the file with this name. The arguments are a target, and packages of Debian whose static libraries are linked.
+/// Prints the file with this name. The arguments are a target, and packages of Debian whose static libraries are linked, as
+/// packaging/static/linked prints them.
 pub(crate) fn write(name: &str, arguments: &[String]) -> Result<()> {
     let [target, packages @ ..] = arguments else { bail!("name a target, such as x86_64-unknown-linux-gnu") };
     let metadata = metadata::read_for(target)?;
-    let system: Vec<_> = packages.iter().map(|name| SystemPackage::installed(name)).collect::<Result<_>>()?;
+    let system: Vec<_> =
+        packages.iter().map(|package| SystemPackage::parse(package)).collect::<Result<_>>()?;
+    let rust = RustLibrary::read()?;
     if name == "third-party" {
-        print!("{}", third_party(&metadata, &system)?);
+        print!("{}", third_party(&metadata, &rust, &system)?);
         return Ok(());
     }
     let lock = fs::read_to_string(files::root().join("Cargo.lock")).context("cannot read Cargo.lock")?;
     let seconds = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|text| text.parse().ok());
     let seconds =
         seconds.context("SOURCE_DATE_EPOCH must be the time of the release, in seconds since 1970")?;
-    println!("{:#}", sbom(&metadata, &checksums(&lock), &system, &rfc3339(seconds))?);
+    println!("{:#}", sbom(&metadata, &checksums(&lock), &rust, &system, &rfc3339(seconds))?);
     Ok(())
 }
 

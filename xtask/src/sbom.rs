@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::metadata::text;
+use crate::rust_library::RustLibrary;
 use crate::shipped::{Shipped, shipped};
 use crate::system_packages::SystemPackage;
 
@@ -15,6 +16,7 @@ const FORMAT_VERSION: &str = "1.5";
 pub(crate) fn sbom(
     metadata: &Value,
     checksums: &BTreeMap<(String, String), String>,
+    rust: &RustLibrary,
     system: &[SystemPackage],
     time: &str,
 ) -> Result<Value> {
@@ -28,6 +30,7 @@ pub(crate) fn sbom(
         .filter_map(|id| shipped.get(id))
         .filter(|one| !one.is_own())
         .map(reference)
+        .chain([rust.reference()])
         .chain(system.iter().map(SystemPackage::reference))
         .collect();
     direct.sort();
@@ -38,7 +41,8 @@ pub(crate) fn sbom(
         json!({"ref": reference(one), "dependsOn": needs})
     }));
     let crates = others.iter().map(|one| component(one, checksums));
-    let components: Vec<Value> = crates.chain(system.iter().map(SystemPackage::component)).collect();
+    let libraries = [rust.component()].into_iter().chain(system.iter().map(SystemPackage::component));
+    let components: Vec<Value> = crates.chain(libraries).collect();
     Ok(json!({
         "bomFormat": "CycloneDX",
         "specVersion": FORMAT_VERSION,
@@ -107,8 +111,9 @@ mod tests {
             ]},
         });
         let lock = "[[package]]\nname = \"a\"\nversion = \"1.2.0+x\"\nchecksum = \"5e\"\n\n[[package]]\nname = \"own\"\n";
-        let system = [SystemPackage { name: "libelf-dev".to_owned(), version: "0.1".to_owned() }];
-        let list = sbom(&metadata, &checksums(lock), &system, "2026-01-01T00:00:00Z").unwrap();
+        let system = [SystemPackage::parse("libelf-dev=0.1=/copyright").unwrap()];
+        let rust = RustLibrary::for_tests("", &[]);
+        let list = sbom(&metadata, &checksums(lock), &rust, &system, "2026-01-01T00:00:00Z").unwrap();
         let a = "pkg:cargo/a@1.2.0%2Bx";
         assert_eq!(
             list["components"][0],
@@ -117,10 +122,10 @@ mod tests {
                 "licenses": [{"expression": "MIT OR Apache-2.0"}], "hashes": [{"alg": "SHA-256", "content": "5e"}],
             })
         );
-        assert_eq!(list["components"].as_array().unwrap().len(), 3);
+        assert_eq!(list["components"].as_array().unwrap().len(), 4);
         let main = "pkg:generic/gpuprobe@1.2.0+x";
-        let libelf = "pkg:deb/debian/libelf-dev@0.1";
-        assert_eq!(list["dependencies"][0], json!({"ref": main, "dependsOn": [a, libelf]}));
+        let (libelf, std) = ("pkg:deb/debian/libelf-dev@0.1", "pkg:generic/rust-std@1.0.0");
+        assert_eq!(list["dependencies"][0], json!({"ref": main, "dependsOn": [a, libelf, std]}));
         assert_eq!(list["dependencies"][1], json!({"ref": a, "dependsOn": ["pkg:cargo/b@1.2.0%2Bx"]}));
     }
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::metadata::text;
+use crate::metadata::{array, text};
+use crate::rust_library::RustLibrary;
 use crate::shipped::{Shipped, shipped};
-use crate::system_packages::SystemPackage;
+use crate::system_packages::{SystemPackage, common_licences};
 
 /// How files with licences begin, in any case.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "notice", "unlicense"];
@@ -18,30 +19,69 @@ const BUNDLED: [(&str, &str); 2] = [("libbpf-sys", "libbpf"), ("zstd-sys", "zstd
 const LINE: &str = "================================================================================";
 
 /// The list of packages with their licences, then each text once with the packages that it is from.
-pub(crate) fn third_party(metadata: &Value, system: &[SystemPackage]) -> Result<String> {
+pub(crate) fn third_party(metadata: &Value, rust: &RustLibrary, system: &[SystemPackage]) -> Result<String> {
     let shipped = shipped(metadata)?;
     let mut list = String::from(
         "gpuprobe is licensed under Apache-2.0 or MIT, at your option, and its BPF programs also under GPL-2.0-only. It\n\
-         contains the following. A statically linked gpuprobe also contains the libraries of Debian at the end; their\n\
-         sources are those of Debian's packages of these versions, and gpuprobe can be linked with others by `make static`.\n\n",
+         contains the following.\n",
     );
+    if !system.is_empty() {
+        list += "The sources of Debian's libraries are those of its packages of these versions, and gpuprobe can be linked\n\
+                 with others by `make static`.\n";
+    }
+    list.push('\n');
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for one in shipped.values().filter(|one| !one.is_own()) {
         let name = format!("{} {}", one.name(), one.version());
         let licence = Some(text(one.package, "license")).filter(|licence| !licence.is_empty());
         list += &format!("{name}: {}\n", licence.unwrap_or("see its text below"));
-        for text in licence_texts(one)? {
+        let mut own = licence_texts(one)?;
+        if own.is_empty() {
+            own = standard_texts(one, rust)?;
+        }
+        for text in own {
             texts.entry(text).or_default().push(name.clone());
         }
     }
+    list += &format!("rust-std {}, Rust's standard library: MIT OR Apache-2.0\n", rust.version);
+    let (summary, in_rust) = rust.licences()?;
+    texts.entry(summary).or_default().push(format!("rust-std {}", rust.version));
+    for (name, text) in in_rust {
+        texts.entry(text).or_default().push(name);
+    }
+    let mut of_system = Vec::new();
     for package in system {
-        list += &format!("{} {} (Debian)\n", package.name, package.version);
-        texts.entry(package.copyright()?).or_default().push(package.name.clone());
+        let licence = package.licence().unwrap_or("see its text below");
+        list += &format!("{} {} (Debian): {licence}\n", package.name, package.version);
+        let text = package.text()?;
+        texts.entry(text.clone()).or_default().push(package.name.clone());
+        of_system.push(text);
+    }
+    for (name, text) in common_licences(&of_system)? {
+        texts.entry(text).or_default().push(format!("{name}, which texts of Debian's packages refer to"));
     }
     for (text, packages) in by_first_package(texts) {
         list += &format!("\n{LINE}\n{}\n{LINE}\n\n{}\n", packages.join(", "), text.trim_end());
     }
     Ok(list)
+}
+
+/// The standard texts of the licences of a crate that has no file with them.
+fn standard_texts(one: &Shipped<'_>, rust: &RustLibrary) -> Result<Vec<String>> {
+    let (name, licence) = (one.name(), text(one.package, "license"));
+    let Some(texts) = rust.standard_texts(licence) else {
+        bail!(
+            "{name} has no file with its licence, and rustc comes without the standard text of `{licence}`"
+        );
+    };
+    let authors: Vec<&str> = array(one.package, "authors").filter_map(Value::as_str).collect();
+    let authors = if authors.is_empty() { "not named".to_owned() } else { authors.join(", ") };
+    let note = |(licence, text): (String, String)| {
+        format!(
+            "{name} has no file with its licence. This is the standard text of {licence}. Authors of the crate: {authors}.\n\n{text}"
+        )
+    };
+    Ok(texts.into_iter().map(note).collect())
 }
 
 fn by_first_package(texts: BTreeMap<String, Vec<String>>) -> Vec<(String, Vec<String>)> {

@@ -8,15 +8,30 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 /// Bytes of a hash: enough to tell the names of one host apart.
 const HASH_BYTES: usize = 4;
-/// What is followed by the name of a process in messages of the Linux kernel and of NVIDIA's modules.
-const BEFORE_NAMES: [&str; 4] = ["name=", "comm=", "Comm: ", "process name "];
+/// What is followed by the name or the path of a program in messages of the Linux kernel and of NVIDIA's modules, and what
+/// ends it: the first of these that follows at all, because names may contain spaces.
+const BEFORE_NAMES: [(&str, &[&str]); 7] = [
+    ("comm=\"", &["\""]),
+    ("exe=\"", &["\""]),
+    ("name=\"", &["\""]),
+    ("profile=\"", &["\""]),
+    ("proctitle=\"", &["\""]),
+    ("the client '", &["' (pid", "'"]),
+    ("Comm: ", &[" Tainted: ", " Not tainted", " "]),
+];
+/// The same for what is not quoted. The Linux kernel's audit writes names with spaces in hexadecimal digits.
+const BEFORE_WORDS: [&str; 6] = ["name=", "comm=", "exe=", "profile=", "proctitle=", "process name "];
+/// What ends a name in a message about an Xid.
+const AFTER_NAME_OF_XID: [&str; 2] = [", Ch ", ", "];
+/// The Linux kernel cuts the names of processes.
+const MOST_NAME_BYTES: usize = 15;
 /// Folders whose entries are named after users.
 const FOLDERS_OF_USERS: [&str; 2] = ["/home/", "/Users/"];
 /// Labels of metrics that say nothing about what a host runs.
 const HARMLESS_LABELS: [&str; 10] =
     ["cause", "code", "event", "le", "reason", "result", "signal", "state", "tier", "version"];
 
-/// Replaces the names of processes and users by hashes. Within one archive the same name has the same hash; in two
+/// Replaces the names of processes and home folders by hashes. Within one archive the same name has the same hash; in two
 /// archives it has not, so that names cannot be guessed by hashing a list of them.
 #[derive(Debug)]
 pub struct Redactor {
@@ -55,7 +70,9 @@ impl Redactor {
     /// A text with paths, but without the names of users in them.
     pub fn paths(&self, text: &str) -> String {
         FOLDERS_OF_USERS.iter().fold(text.to_owned(), |text, folder| {
-            self.replace_after(&text, folder, |c| c == '/' || c.is_whitespace() || "\"',:;)".contains(c))
+            self.replace_after(&text, folder, |rest| {
+                rest.find(|c: char| c == '/' || c.is_whitespace() || "\"',:;)".contains(c))
+            })
         })
     }
 
@@ -64,9 +81,21 @@ impl Redactor {
         if self.key.is_none() {
             return text.to_owned();
         }
-        let mut text = self.paths(&self.process_before_pid(text));
-        for mark in BEFORE_NAMES {
-            text = self.replace_after(&text, mark, |c| c == ',' || c == ';' || c == '"' || c.is_whitespace());
+        let text = self.process_before_pid(text);
+        let text = self.replace_first(&text, "uprobe: ", name_before_pid);
+        let text = self.replace_first(&text, "Lockdown: ", name_before_restriction);
+        let mut text = self.paths(&text);
+        for (mark, ends) in BEFORE_NAMES {
+            text = self.replace_after(&text, mark, |rest| first_of(rest, ends));
+        }
+        let is_nvidia = text.contains("NVRM: ");
+        for mark in BEFORE_WORDS {
+            text = self.replace_after(&text, mark, |rest| match rest {
+                // it has been replaced
+                _ if rest.starts_with('"') => Some(0),
+                _ if is_nvidia && mark == "name=" => first_of(rest, &AFTER_NAME_OF_XID),
+                _ => rest.find(|c: char| ",;\"".contains(c) || c.is_whitespace()),
+            });
         }
         for name in &self.names {
             text = replace_word(&text, name, &self.name(name));
@@ -74,15 +103,15 @@ impl Redactor {
         text
     }
 
-    /// Replaces what follows each mark.
-    fn replace_after(&self, text: &str, mark: &str, ends: impl Fn(char) -> bool) -> String {
+    /// Replaces what follows each mark, up to where it ends, or all of it.
+    fn replace_after(&self, text: &str, mark: &str, end: impl Fn(&str) -> Option<usize>) -> String {
         if self.key.is_none() {
             return text.to_owned();
         }
         let mut parts = text.split(mark);
         let mut out = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let (name, rest) = part.split_at(part.find(&ends).unwrap_or(part.len()));
+            let (name, rest) = part.split_at(end(part).unwrap_or(part.len()));
             out.push_str(mark);
             out.push_str(&if name.is_empty() { String::new() } else { self.name(name) });
             out.push_str(rest);
@@ -90,16 +119,53 @@ impl Redactor {
         out
     }
 
-    /// `python[123]: segfault at ...`: the name may contain spaces.
-    fn process_before_pid(&self, text: &str) -> String {
-        let begin = text.split_once("]: ").and_then(|(begin, rest)| Some((begin.rsplit_once('[')?, rest)));
-        match begin {
-            Some(((name, pid), rest)) if !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) => {
-                format!("{}[{pid}]: {rest}", self.name(name))
-            }
-            _ => text.to_owned(),
+    /// Replaces what follows the first mark, if an end is found.
+    fn replace_first(&self, text: &str, mark: &str, end: impl Fn(&str) -> Option<usize>) -> String {
+        let Some((before, after)) = text.split_once(mark) else { return text.to_owned() };
+        match end(after).filter(|end| *end > 0) {
+            Some(end) => format!("{before}{mark}{}{}", self.name(&after[..end]), &after[end..]),
+            None => text.to_owned(),
         }
     }
+
+    /// `python[123]: segfault at ...`, `traps: python[123] trap ...`, `python[123] is installing a program ...`: the name may
+    /// contain spaces.
+    fn process_before_pid(&self, text: &str) -> String {
+        let (prefix, rest) = text.strip_prefix("traps: ").map_or(("", text), |rest| ("traps: ", rest));
+        for (at, _) in rest.match_indices('[') {
+            let (name, after) = rest.split_at(at);
+            let after_pid = after[1..].trim_start_matches(|c: char| c.is_ascii_digit());
+            let has_pid = after_pid.len() + 1 < after.len();
+            let is_name = after_pid.starts_with("]: ")
+                || after_pid.starts_with("] ")
+                    && name.len() <= MOST_NAME_BYTES
+                    && !name.ends_with(char::is_whitespace);
+            if has_pid && is_name && !name.is_empty() {
+                return format!("{prefix}{}{after}", self.name(name));
+            }
+        }
+        text.to_owned()
+    }
+}
+
+/// Where the first of these texts that is there at all begins.
+fn first_of(text: &str, ends: &[&str]) -> Option<usize> {
+    ends.iter().find_map(|end| text.find(end))
+}
+
+/// `python:123 failed to ...`.
+fn name_before_pid(text: &str) -> Option<usize> {
+    let is_pid = |at: usize| {
+        let after = text[at + 1..].trim_start_matches(|c: char| c.is_ascii_digit());
+        after.len() + at + 1 < text.len() && (after.is_empty() || after.starts_with(' '))
+    };
+    text.match_indices(':').map(|(at, _)| at).find(|at| is_pid(*at))
+}
+
+/// `python: use of bpf to read kernel RAM is restricted; ...`.
+fn name_before_restriction(text: &str) -> Option<usize> {
+    let end = text.find(" is restricted").unwrap_or(text.len());
+    text[..end].rfind(": ")
 }
 
 /// Replaces a word where no letter, digit or underscore is next to it.
@@ -191,6 +257,45 @@ mod tests {
         assert!(!spaced.contains("tmux") && spaced.ends_with("[9]: trap invalid opcode"), "{spaced}");
         let unknown = redactor.message("NVRM: Xid (PCI:0000:0f:00): 13, pid='<unknown>', name=exited, Ch 8");
         assert!(!unknown.contains("exited"), "{unknown}");
+    }
+
+    #[test]
+    fn names_of_processes_that_have_exited_are_gone() {
+        let redactor = Redactor::new(Some([7; 32]), []);
+        for name in ["secret_job", "secret job", "secret: job"] {
+            let hash = redactor.name(name);
+            let path = redactor.name(&format!("/x/{name}"));
+            for message in [
+                "audit: type=1400 audit(1.2:3): pid=43 comm=\"NAME\" exe=\"PATH\" lockdown_reason=\"bpf\"",
+                "audit: apparmor=\"DENIED\" profile=\"NAME\" name=\"PATH\" pid=43 comm=\"NAME\" class=\"bpf\"",
+                "NVRM: Xid (PCI:0000:0f:00): 31, pid=43, name=NAME, Ch 8, intr 0",
+                "NVRM: Xid (PCI:0000:0f:00): 79, pid=43, name=NAME, GPU has fallen off the bus.",
+                "NVRM: Xid (PCI:0000:0f:00): 43, pid=43, name=NAME",
+                "NVRM: API mismatch: the client 'NAME' (pid 43)",
+                "Lockdown: NAME: use of bpf to read kernel RAM is restricted; see man kernel_lockdown.7",
+                "uprobe: NAME:43 failed to register uprobe",
+                "uprobe: NAME:43 has no slot",
+                "NAME[43] is installing a program with bpf_probe_write_user helper that may corrupt user memory!",
+                "NAME[43]: segfault at 0 ip 0 sp 0 error 4 in libcuda.so.1[7f00+1000]",
+                "traps: NAME[43] trap invalid opcode ip:7f00 sp:7f00 error:0 in libcuda.so.1[7f00+1000]",
+                "CPU: 3 PID: 43 Comm: NAME Tainted: P OE 6.1.0 nvidia",
+                "CPU: 3 UID: 0 PID: 43 Comm: NAME Not tainted 6.12.0 nvidia",
+            ] {
+                let with = |name: &str, path: &str| message.replace("NAME", name).replace("PATH", path);
+                let redacted = redactor.message(&with(name, &format!("/x/{name}")));
+                assert_eq!(redacted, with(&hash, &path));
+            }
+        }
+        let hexadecimal = redactor.message("audit: comm=736563726574206A6F62 exe=2F78 bpf");
+        assert!(!hexadecimal.contains("7365") && hexadecimal.ends_with(" bpf"), "{hexadecimal}");
+        for message in [
+            "BPF: [4711] STRUCT task",
+            "nvidia 0000:01:00.0: enabling device",
+            "uprobe: ready",
+            "Lockdown: x",
+        ] {
+            assert_eq!(redactor.message(message), message);
+        }
     }
 
     #[test]

@@ -27,13 +27,13 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Write an archive for a bug report: this report, versions, losses of a running daemon, its settings without
-    /// secrets, and messages of the Linux kernel about GPUs and BPF; names of processes and users are hashed
+    /// secrets, and messages of the Linux kernel about GPUs and BPF; names of processes and home folders are hashed
     #[arg(long, conflicts_with_all = ["cost", "json"])]
     pub(crate) support: bool,
     /// With --support: write the archive to this file, which must be a new one [default: gpuprobe-support-TIME.tar.gz]
     #[arg(short, long, value_name = "FILE", requires = "support")]
     pub(crate) output: Option<PathBuf>,
-    /// With --support: keep the names of processes and users
+    /// With --support: keep the names of processes and home folders
     #[arg(long, requires = "support")]
     pub(crate) full: bool,
     /// With --support: the URL of the daemon, such as https://user@host:9000 [default: the address in its settings]

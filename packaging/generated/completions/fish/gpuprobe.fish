@@ -289,8 +289,8 @@ complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l ca-file -d 
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l password-file -d 'With --connect: a file with the password of the user in the URL' -r -F
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l cost -d 'Predict what it would cost to watch the running processes: calls are counted for a while and multiplied by the cost of a call on this machine'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l json -d 'Print JSON'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l support -d 'Write an archive for a bug report: this report, versions, losses of a running daemon, its settings without secrets, and messages of the Linux kernel about GPUs and BPF; names of processes and users are hashed'
-complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l full -d 'With --support: keep the names of processes and users'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l support -d 'Write an archive for a bug report: this report, versions, losses of a running daemon, its settings without secrets, and messages of the Linux kernel about GPUs and BPF; names of processes and home folders are hashed'
+complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -l full -d 'With --support: keep the names of processes and home folders'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -l attach -d 'Attach by `session`, `multi` or `perf` instead of the best that the Linux kernel supports' -r
 complete -c gpuprobe -n "__fish_gpuprobe_using_subcommand demo" -l buffer -d 'Size of the ring buffer between the Linux kernel and gpuprobe, such as 64MiB (rounded up to a power of two)' -r

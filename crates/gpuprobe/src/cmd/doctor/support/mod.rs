@@ -71,8 +71,10 @@ fn default_path(now: u64) -> PathBuf {
 
 fn removed(is_full: bool) -> &'static str {
     match is_full {
-        true => "It contains the names of processes and users (--full), but no passwords",
-        false => "Names of processes and users are hashed (--full keeps them), and it contains no passwords",
+        true => "It contains the names of processes and home folders (--full), but no passwords",
+        false => {
+            "Names of processes and home folders are hashed (--full keeps them), and it contains no passwords"
+        }
     }
 }
 
