@@ -209,7 +209,7 @@ static __always_inline void include(__u64 *least, __u64 *most, __u64 packed)
  * made inside it. If there were other calls inside, the next ones all have return probes.
  */
 GP_GLOBAL_FUNC int plan_next_launches(struct gp_thread *thread, const struct gp_call *call,
-				 const struct gp_function *function, bool failed, __u64 returned_to)
+				      const struct gp_function *function, bool failed, __u64 returned_to)
 {
 	struct gp_launch_cache_entry *cached;
 	struct gp_probed_launches *probed;
