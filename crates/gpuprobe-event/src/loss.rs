@@ -115,7 +115,7 @@ causes! {
     DiskFull = "disk_full" [Events],
     /// executions that CUPTI or the agent dropped: GPU times are too low
     LostExecution = "lost_execution" [GpuTime],
-    /// calls that were recorded but not decoded, because gpuprobe had to end at once
+    /// calls that were recorded but not written, because gpuprobe had to end at once or the trace had reached its size limit
     Discarded = "discarded" [Events],
 }
 

@@ -94,6 +94,8 @@ pub(crate) struct Recording {
     /// Compression is suggested once, when the trace becomes large.
     suggests_compression: bool,
     calls: u64,
+    /// Calls that came when the trace had reached its limit.
+    unwritten_calls: u64,
 }
 
 impl Recording {
@@ -128,6 +130,7 @@ impl Recording {
             progress: Progress::new(args.quiet),
             suggests_compression: !args.quiet,
             calls: 0,
+            unwritten_calls: 0,
         })
     }
 
@@ -139,6 +142,11 @@ impl Recording {
         self.examine_processes(probes)?;
         fill_ranks(&mut batch);
         for event in batch.into_events() {
+            // what is left in the ring may be more than what was written
+            if self.is_full() {
+                self.unwritten_calls += u64::from(matches!(event, Event::Call(_)));
+                continue;
+            }
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
             self.trace.event(&event, || self.summary.live_memory_events());
             if let Some(verification) = &mut self.verification {
@@ -211,6 +219,7 @@ impl Recording {
     fn add_missing(&self, losses: &mut Losses) {
         losses.add(LossCause::SegmentRemoved, self.trace.removed());
         losses.add(LossCause::DiskFull, self.trace.unwritten());
+        losses.add(LossCause::Discarded, self.unwritten_calls);
     }
 
     fn suggest_compression(&mut self) {
