@@ -9,6 +9,9 @@
  *   ALIAS name, export     a weak second name at the same address
  */
 /* clang-format off */
+/* the linker would name the symbols of this file after the compiler's temporary file, which differs in each build */
+.file "stubs.S"
+
 #if defined(__x86_64__)
 
 .macro PROLOGUE target
