@@ -63,6 +63,8 @@ pub struct Capture {
     clock: Clock,
     /// When observation ended, in nanoseconds since the start.
     stopped_ns: Option<u64>,
+    /// Launches of which it was not known at the end whether they had returned.
+    unclear_returns: u64,
     /// Processes whose Python frames cannot be read, and why.
     unsupported_python: Vec<(Tgid, String)>,
     /// Interpreters that the BPF programs have no room for.
@@ -112,6 +114,7 @@ impl Capture {
             tables: TableReader::new(object, counted, config.sites, config.tensors),
             clock,
             stopped_ns: None,
+            unclear_returns: 0,
             unsupported_python: Vec::new(),
             refused_pythons: 0,
         })
@@ -307,6 +310,7 @@ impl Capture {
         let mut losses = self.tables.losses()?;
         losses.add(LossCause::Undecodable, self.ring.decoder.undecodable);
         losses.add(LossCause::Discarded, self.ring.discarded);
+        losses.add(LossCause::UnobservedReturn, self.unclear_returns);
         losses.add(LossCause::LostStack, self.ring.decoder.sites.lost());
         losses.add(LossCause::UnreadGpuOp, self.ring.decoder.graphs.unknown_changes);
         losses.add(LossCause::LostName, self.ring.decoder.graphs.refused);

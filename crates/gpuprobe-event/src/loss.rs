@@ -56,7 +56,8 @@ causes! {
     Abandoned = "abandoned" [Events Memory],
     /// returns of calls that began before the probes were attached
     UnmatchedReturn = "unmatched_return" [Events Memory],
-    /// calls whose return was not probed, because that could have killed the program: their effect is not known
+    /// calls whose return was not probed, because that could have killed the program, and launches that may not have returned
+    /// at the end of a recording: their effect is not known
     UnobservedReturn = "unobserved_return" [Events Memory],
     /// calls not counted because the table of counters was full
     CountersFull = "counters_full" [],
@@ -115,7 +116,8 @@ causes! {
     DiskFull = "disk_full" [Events],
     /// executions that CUPTI or the agent dropped: GPU times are too low
     LostExecution = "lost_execution" [GpuTime],
-    /// calls that were recorded but not written, because gpuprobe had to end at once or the trace had reached its size limit
+    /// calls that were recorded but not written, because gpuprobe had to end at once or the trace had reached its size
+    /// limit
     Discarded = "discarded" [Events],
 }
 

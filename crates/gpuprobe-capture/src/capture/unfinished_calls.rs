@@ -21,7 +21,11 @@ impl Capture {
     pub fn open_calls(&mut self) -> Result<Vec<Call>, CaptureError> {
         let mut calls = self.ring.open_calls()?;
         mark_enclosing(&mut calls);
-        mark_waiting(&mut calls);
+        let unclear = mark_waiting(&mut calls);
+        // before the end, it may still be seen
+        if self.stopped_ns.is_some() {
+            self.unclear_returns += unclear;
+        }
         Ok(calls.iter().filter_map(|call| self.ring.decoder.open_call(call)).collect())
     }
 
@@ -46,8 +50,8 @@ fn mark_open(launch: &mut gp_call) {
 }
 
 /// Marks launches whose return is not probed as open if their threads still wait in them. If that cannot be seen, it is
-/// not known how they ended.
-fn mark_waiting(calls: &mut [gp_call]) {
+/// not known how they ended. Returns how many these are.
+fn mark_waiting(calls: &mut [gp_call]) -> u64 {
     let now_ns = monotonic_ns();
     let may_wait = |call: &gp_call| {
         !is_return_probed(call)
@@ -56,17 +60,22 @@ fn mark_waiting(calls: &mut [gp_call]) {
     };
     let mut unclear: Vec<&mut gp_call> = calls.iter_mut().filter(|call| may_wait(call)).collect();
     if unclear.is_empty() {
-        return;
+        return 0;
     }
     let processes: HashSet<Tgid> = unclear.iter().map(|call| Tgid(call.tgid)).collect();
     let threads = threads_of(&processes.into_iter().collect::<Vec<_>>()).unwrap_or_default();
+    let mut unknown = 0;
     for call in &mut unclear {
         match threads.get(&call.tid).and_then(|thread| is_on_stack(thread, call.stack_pointer)) {
             Some(true) => mark_open(call),
             Some(false) => {}
-            None => call.flags |= number::CALL_BEGUN,
+            None => {
+                call.flags |= number::CALL_BEGUN;
+                unknown += 1;
+            }
         }
     }
+    unknown
 }
 
 /// Whether the return address at this place of a thread's stack is that of a frame; `None` if the stack was not seen

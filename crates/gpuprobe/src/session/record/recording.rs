@@ -143,8 +143,8 @@ impl Recording {
         fill_ranks(&mut batch);
         for event in batch.into_events() {
             // what is left in the ring may be more than what was written
-            if self.is_full() {
-                self.unwritten_calls += u64::from(matches!(event, Event::Call(_)));
+            if self.is_full() && matches!(event, Event::Call(_)) {
+                self.unwritten_calls += 1;
                 continue;
             }
             self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
