@@ -132,10 +132,6 @@ int open_calls(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* A launch whose return is not probed is looked at from this age on: until then it has most likely returned.
- */
-#define GP_UNPROBED_NS 1000000000ULL
-
 /*
  * Whether the program has jumped out of an open call, and its thread has made no other call since: the
  * thread's stack then ends above the call.
@@ -186,7 +182,7 @@ int pending_calls(struct bpf_iter__task *ctx)
 		pending.function = call->function;
 	} else {
 		pending.start_ns = unprobed_launch(thread, &pending);
-		least_age = GP_UNPROBED_NS;
+		least_age = GP_UNPROBED_WAIT_NS;
 	}
 	if (!pending.start_ns || pending.start_ns + least_age > bpf_ktime_get_ns() ||
 	    is_abandoned(call, task))

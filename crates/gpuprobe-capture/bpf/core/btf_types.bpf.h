@@ -35,6 +35,7 @@ struct gp_types {
 	enum gp_function_flags function_flags;
 	enum gp_record_kind record_kind;
 	enum gp_call_flags call_flags;
+	enum gp_unprobed unprobed;
 	enum gp_effect effect;
 	enum gp_name_kind name_kind;
 	enum gp_graph_change graph_change;

@@ -23,9 +23,6 @@
 #include "launch_entries.bpf.h"
 #include "../core/open_calls.bpf.h"
 
-/* bits of gp_call.actions: this call or an enclosing one is a launch, or a copy */
-#define GP_OPEN_LAUNCH 16
-#define GP_OPEN_COPY 32
 /* two functions whose addresses differ by less are in the same library */
 #define GP_SAME_LIBRARY_BYTES (1 << 20)
 

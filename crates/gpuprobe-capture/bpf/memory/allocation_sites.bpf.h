@@ -90,9 +90,6 @@ static __always_inline bool has_site(const struct gp_call *call, const struct gp
 	       function->memory_op == GP_VMM_CREATE || function->memory_op == GP_VMM_IMPORT;
 }
 
-/* bit of gp_call.actions: this call or an enclosing one gets a site */
-#define GP_OPEN_SITE 64
-
 /* Begins a call whose site is wanted. The call inside it that does the same is not made by the program. */
 static __always_inline void want_site(struct gp_call *call)
 {

@@ -10,10 +10,7 @@ use crate::error::CaptureError;
 use crate::host::clock::monotonic_ns;
 use crate::tables::task_iterator::may_be_in_call;
 use crate::threads::{ThreadSampler, ThreadSamples};
-use crate::wire::{gp_call, is_return_probed, number};
-
-/// A launch whose return is not probed has returned before this age, or its thread waits.
-const WAITING_NS: u64 = 1_000_000_000;
+use crate::wire::{gp_call, is_end_assumed, number};
 
 impl Capture {
     /// Calls that are open now, of all threads, outer ones before those made inside them. Launches whose return is not
@@ -39,8 +36,8 @@ impl Capture {
 /// Marks launches whose return is not probed as open if a call inside them is open.
 fn mark_enclosing(calls: &mut [gp_call]) {
     let open: HashSet<u64> =
-        calls.iter().filter(|call| is_return_probed(call)).map(|call| call.parent).collect();
-    for call in calls.iter_mut().filter(|call| !is_return_probed(call) && open.contains(&call.id)) {
+        calls.iter().filter(|call| !is_end_assumed(call)).map(|call| call.parent).collect();
+    for call in calls.iter_mut().filter(|call| is_end_assumed(call) && open.contains(&call.id)) {
         mark_open(call);
     }
 }
@@ -54,8 +51,8 @@ fn mark_open(launch: &mut gp_call) {
 fn mark_waiting(calls: &mut [gp_call]) -> u64 {
     let now_ns = monotonic_ns();
     let may_wait = |call: &gp_call| {
-        !is_return_probed(call)
-            && now_ns.saturating_sub(call.start_ns) >= WAITING_NS
+        is_end_assumed(call)
+            && now_ns.saturating_sub(call.start_ns) >= u64::from(number::UNPROBED_WAIT_NS)
             && may_be_in_call(call.tid, call.stack_pointer, call.return_address)
     };
     let mut unclear: Vec<&mut gp_call> = calls.iter_mut().filter(|call| may_wait(call)).collect();
@@ -134,6 +131,6 @@ mod tests {
         let launch = |id| gp_call { id, flags: number::CALL_UNOBSERVED, ..gp_call::default() };
         let mut calls = [launch(1), launch(5), gp_call { id: 2, parent: 1, ..gp_call::default() }];
         mark_enclosing(&mut calls);
-        assert_eq!(calls.map(|call| is_return_probed(&call)), [true, false, true]);
+        assert_eq!(calls.map(|call| is_end_assumed(&call)), [false, true, false]);
     }
 }

@@ -35,7 +35,7 @@ use crate::stacks::resolver::{Program, Resolve};
 use crate::wire::device_rows::call_of;
 use crate::wire::{
     LibraryNumber, UNOBSERVED_AND_BEGUN, from_bytes, gp_call, gp_graph_record, gp_process_record,
-    gp_stack_record, gp_xid_record, is_return_probed, number,
+    gp_stack_record, gp_xid_record, is_end_assumed, number,
 };
 
 mod graph_launches;
@@ -259,7 +259,7 @@ impl Decoder {
             return None;
         }
         let function = catalogue().get(FunctionId(u32::from(raw.function)))?;
-        let unfinished = if is_return_probed(raw) { number::CALL_UNFINISHED } else { 0 };
+        let unfinished = if is_end_assumed(raw) { 0 } else { number::CALL_UNFINISHED };
         let open = gp_call { flags: raw.flags | unfinished, ..*raw };
         Some(*self.build(function, &open))
     }
@@ -281,7 +281,7 @@ impl Decoder {
             weight: raw.weight.max(1),
             start_ns: self.clock.since_start(raw.start_ns),
             outcome: outcome(function, raw, result),
-            return_probed: is_return_probed(raw),
+            return_probed: !is_end_assumed(raw),
             tgid: Tgid(raw.tgid),
             tid: Tid(raw.tid),
             process,

@@ -125,9 +125,9 @@ pub(crate) mod derived {
 /// Flags of a call of which nothing is known but its entry.
 pub(crate) const UNOBSERVED_AND_BEGUN: u16 = number::CALL_UNOBSERVED | number::CALL_BEGUN;
 
-/// Whether the return of a call is probed, or it is not known how it ended.
-pub(crate) fn is_return_probed(call: &gp_call) -> bool {
-    call.flags & UNOBSERVED_AND_BEGUN != number::CALL_UNOBSERVED
+/// Whether a call is a launch whose return is not probed and which is taken to have succeeded.
+pub(crate) fn is_end_assumed(call: &gp_call) -> bool {
+    call.flags & UNOBSERVED_AND_BEGUN == number::CALL_UNOBSERVED
 }
 
 #[cfg(test)]
