@@ -1,11 +1,12 @@
-//! Checks that the BPF programs compile for every architecture, and that their records differ only in the registers.
+//! The records of the architectures differ only in the registers.
 
 use std::collections::BTreeMap;
 
-use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::HasSize as _;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{MemberAttr, Struct};
+
+use crate::compile;
 
 /// The sizes of the wire's structs, and the offsets of their members, in bytes.
 type Layout = BTreeMap<String, (usize, Vec<(String, u32)>)>;
@@ -24,16 +25,7 @@ const STRUCTS: [&str; 10] = [
 ];
 
 fn layout(arch: &str) -> Layout {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let object = folder.path().join("gpuprobe.bpf.o");
-    let flags = env!("GPUPROBE_BPF_FLAGS").split(' ').map(str::to_owned);
-    SkeletonBuilder::new()
-        .source(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/gpuprobe.bpf.c"))
-        .obj(&object)
-        .clang_args(flags.chain([format!("-D__TARGET_ARCH_{arch}")]))
-        .build()
-        .unwrap_or_else(|error| panic!("for {arch}: {error:#}"));
-    let btf = Btf::from_path(&object).expect("the object has type information");
+    let btf = Btf::from_path(compile(arch).object).expect("the object has type information");
     STRUCTS
         .iter()
         .map(|name| {
