@@ -1,4 +1,6 @@
-//! Processes that run already, with the agent loaded.
+//! Processes that run already, with the agent loaded. More recordings of one process:
+//!
+//!     GPUPROBE_RECORDINGS=1000 cargo test --workspace --test gpu_time running:: -- --nocapture
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -11,8 +13,6 @@ use gpuprobe_event::agent::{Collection, GraphRecords};
 use nix::sys::signal::Signal;
 
 use crate::work::{Work, assert_recorded, collections, lost, options, record};
-
-const ROUNDS: u64 = 99;
 
 #[bpf_test(tiers)]
 fn a_process_is_recorded_from_the_moment_it_is_asked_until_it_exits(tier: &str) {
@@ -60,10 +60,11 @@ fn only_what_is_submitted_while_it_is_recorded_is_collected(tier: &str) {
 }
 
 #[bpf_test]
-fn a_process_that_was_recorded_a_hundred_times_is_recorded_exactly() {
+fn a_process_that_was_recorded_many_times_is_recorded_exactly() {
+    let rounds: u64 = std::env::var("GPUPROBE_RECORDINGS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let work = Work::new(&["--threads", "2", "--pause", "1000", "--until-line"]);
     let mut program = work.start();
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         // some end before the agent has noticed
         let duration = format!("{}ms", 20 + round * 37 % 200);
         let options = ["--duration", &duration, "-e", "cuLaunchKernel", "--gpu-time"];
@@ -80,7 +81,7 @@ fn a_process_that_was_recorded_a_hundred_times_is_recorded_exactly() {
 
     let ledger = work.ledger();
     assert!(assert_recorded(&ledger.since(earlier), &Recording::read(&last)) > 100);
-    let collected = (0..ROUNDS).map(|round| {
+    let collected = (0..rounds).map(|round| {
         let trace = Recording::read(&work.at(&format!("{round}.jsonl")));
         trace.assert_ended();
         ledger.assert_contains(&trace);
