@@ -6,14 +6,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use libbpf_rs::libbpf_sys::perf_event_attr;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::ring::mapping_record::{Mapped, Records};
 
-/// Pages of each CPU's ring, without the one that describes it; a power of two. Enough for some 800 mappings, because
-/// the ring is not read while a library is being probed.
+/// Pages of each CPU's ring, without the one that describes it; a power of two. Enough for some 800 mappings.
 const RING_PAGES: usize = 32;
+/// The most mappings that are kept while something else is done.
+const MOST_KEPT: usize = 1 << 14;
+/// The shortest time between two reads while something else is done, so that a busy host does not keep a CPU busy here.
+const READ_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+const NAME: &str = "gpuprobe-maps";
 
 /// Mappings since the last read.
 #[derive(Debug, Default)]
@@ -28,30 +34,96 @@ pub struct NewMappings {
 #[derive(Debug)]
 pub struct Mappings {
     rings: Vec<Ring>,
+    /// What was read while something else was done.
+    kept: NewMappings,
+    /// Readable while there is something in `kept`.
+    keeps: OwnedFd,
 }
 
 impl Mappings {
     /// Starts to watch.
     pub fn open() -> io::Result<Self> {
         let rings = online_cpus()?.into_iter().map(Ring::open).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self { rings })
+        let keeps = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { rings, kept: NewMappings::default(), keeps })
     }
 
     /// Descriptors that become readable when something was mapped.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.rings.iter().map(|ring| ring.fd.as_fd())
+        self.rings.iter().map(|ring| ring.fd.as_fd()).chain([self.keeps.as_fd()])
     }
 
     /// Takes the new mappings.
     pub fn take(&mut self) -> NewMappings {
-        let mut new = NewMappings::default();
-        for ring in &mut self.rings {
+        self.read();
+        reset(&self.keeps);
+        std::mem::take(&mut self.kept)
+    }
+
+    /// Reads the rings while something is done that may take seconds, such as probing a library, so that they do not
+    /// overflow.
+    pub fn read_during<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let Ok(end) = eventfd(0, EventfdFlags::CLOEXEC) else { return work() };
+        thread::scope(|scope| {
+            // without the thread, the rings are as large as they are
+            let reader = thread::Builder::new().name(NAME.to_owned());
+            let _started = reader.spawn_scoped(scope, || self.read_until(&end));
+            let _end = SetAtEnd(&end);
+            work()
+        })
+    }
+
+    fn read_until(&mut self, end: &OwnedFd) {
+        while !waits(end, &[], Some(&READ_EVERY)) && !waits(end, &self.rings, None) {
+            self.read();
+            if !self.kept.mapped.is_empty() || self.kept.lost > 0 {
+                set(&self.keeps);
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let Self { rings, kept, .. } = self;
+        for ring in rings {
             let bytes = ring.take();
             let mut records = Records::new(&bytes);
-            new.mapped.extend(records.by_ref());
-            new.lost += records.lost();
+            for mapped in records.by_ref() {
+                if kept.mapped.len() < MOST_KEPT {
+                    kept.mapped.push(mapped);
+                } else {
+                    kept.lost += 1;
+                }
+            }
+            kept.lost += records.lost();
         }
-        new
+    }
+}
+
+/// Waits for this event, for one of the rings, or for some time. Whether the event has come.
+fn waits(end: &OwnedFd, rings: &[Ring], most: Option<&Timespec>) -> bool {
+    let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(end, PollFlags::IN)];
+    fds.extend(rings.iter().map(|ring| PollFd::new(&ring.fd, PollFlags::IN)));
+    // if it is interrupted, it is called again
+    let _interrupted = poll(&mut fds, most);
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+fn set(event: &OwnedFd) {
+    // it is set already if it cannot be written
+    let _set = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+fn reset(event: &OwnedFd) {
+    // it is not set if it cannot be read
+    let _reset = rustix::io::read(event, &mut [0; 8]);
+}
+
+/// Sets an event when it is dropped.
+struct SetAtEnd<'e>(&'e OwnedFd);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        set(self.0);
     }
 }
 
@@ -75,6 +147,9 @@ struct Ring {
     base: NonNull<u8>,
     page: usize,
 }
+
+// SAFETY: the mapping belongs to it alone, and to no thread.
+unsafe impl Send for Ring {}
 
 // Offsets of the positions of writer and reader in `struct perf_event_mmap_page`; ABI.
 const DATA_HEAD: usize = 1024;

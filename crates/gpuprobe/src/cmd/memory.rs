@@ -200,7 +200,7 @@ fn observe_running(args: &MemoryArgs, view: &mut View<'_>) -> Result<u8> {
     let mut signals = Signals::block()?;
     // before processes are scanned, so that no mapping is missed
     let mut watch = Watch::start(RESCAN);
-    attach(&args.pids, &mut view.observer.probes)?;
+    watch.during(|_| attach(&args.pids, &mut view.observer.probes))?;
     let duration = args.duration.or((!args.watch).then_some(DURATION));
     if let (Some(duration), false) = (duration, args.watch) {
         note!(

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
+use std::thread::{available_parallelism, sleep};
 use std::time::{Duration, Instant};
 
 use gpuprobe_e2e::metrics::{Daemon, Metrics};
@@ -53,6 +53,25 @@ fn settled_kilobytes(pid: u32) -> u64 {
 
 fn open_files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// On `perf` it takes up to seconds to probe a library. Meanwhile other programs map more files than the rings hold.
+#[bpf_test(tiers(perf), alone)]
+fn no_mapping_is_lost_while_a_library_is_probed(tier: &str) {
+    // each of them maps three files at least, and the ring of a CPU holds 800 mappings
+    let programs = 2000 + 300 * available_parallelism().unwrap().get();
+    let folder = fixtures::folder();
+    brief(folder.path());
+    let script = format!("for i in $(seq {programs}); do /bin/true; done");
+    let mut others = Talk::start(Command::new("sh").args(["-c", &script]));
+    let daemon = Daemon::with(&["--attach", tier, "-p", &shown(folder.path().join("libcuda.so.1"))]);
+    daemon.until(MINUTE, "the library is probed", |m| {
+        m.samples("gpuprobe_probes").any(|(labels, n)| labels["state"] == "attached" && n > 0)
+    });
+    assert_eq!(others.end(), 0);
+    // the mappings of the last programs are taken before a later snapshot
+    sleep(Duration::from_secs(1));
+    assert_eq!(daemon.scrape().lost("lost_mapping"), 0);
 }
 
 #[bpf_test(alone)]

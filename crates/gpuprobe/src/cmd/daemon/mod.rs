@@ -262,15 +262,19 @@ impl Daemon {
     }
 
     fn attach(&mut self, args: &DaemonArgs) -> Result<()> {
-        for path in &args.paths {
-            self.observer.probes.attach_file(path)?;
-        }
-        if args.pids.is_empty() {
-            let late = self.observer.probes.attach_host();
-            self.watch.count_late_attach(late);
-        } else {
-            attach_given(&args.pids, &mut self.observer.probes)?;
-        }
+        let Self { observer, watch, .. } = self;
+        watch.during(|watch| -> Result<()> {
+            for path in &args.paths {
+                observer.probes.attach_file(path)?;
+            }
+            if args.pids.is_empty() {
+                let late = observer.probes.attach_host();
+                watch.count_late_attach(late);
+            } else {
+                attach_given(&args.pids, &mut observer.probes)?;
+            }
+            Ok(())
+        })?;
         if self.observer.probes.capture.attached().next().is_none() {
             note!(
                 "gpuprobe: no GPU library found yet: libraries are probed when processes start to use them"

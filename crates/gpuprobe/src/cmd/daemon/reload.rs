@@ -59,16 +59,19 @@ impl Daemon {
 
     /// Probes new files. Returns those that failed; they are tried again at the next reload.
     fn attach_more(&mut self, paths: &[PathBuf]) -> Vec<String> {
+        let Self { observer, watch, args, .. } = self;
         let mut refused = Vec::new();
-        for path in paths {
-            if self.args.paths.contains(path) {
-                continue;
+        watch.during(|_| {
+            for path in paths {
+                if args.paths.contains(path) {
+                    continue;
+                }
+                match observer.probes.attach_file(path) {
+                    Ok(()) => args.paths.push(path.clone()),
+                    Err(error) => refused.push(format!("path ({error:#})")),
+                }
             }
-            match self.observer.probes.attach_file(path) {
-                Ok(()) => self.args.paths.push(path.clone()),
-                Err(error) => refused.push(format!("path ({error:#})")),
-            }
-        }
+        });
         refused
     }
 

@@ -91,11 +91,14 @@ impl LocalSource {
 
     /// Calls before the start are no losses of a view that has just begun.
     fn attach(&mut self, pids: &[u32]) -> Result<()> {
-        if pids.is_empty() {
-            self.observer.probes.attach_host();
-            return Ok(());
-        }
-        attach_given(pids, &mut self.observer.probes)
+        let Self { observer, watch, .. } = self;
+        watch.during(|_| {
+            if pids.is_empty() {
+                observer.probes.attach_host();
+                return Ok(());
+            }
+            attach_given(pids, &mut observer.probes)
+        })
     }
 }
 

@@ -59,8 +59,11 @@ impl Following {
         // before processes are scanned, so that no mapping is missed
         // a recording of given processes does not last so long that it must detach what they no longer use
         let rescan = if wanted.pids.is_empty() { RESCAN } else { Duration::MAX };
-        let watch = wanted.paths.is_empty().then(|| Watch::start(rescan));
-        attach(wanted, &mut probes, verbose)?;
+        let mut watch = wanted.paths.is_empty().then(|| Watch::start(rescan));
+        match &mut watch {
+            Some(watch) => watch.during(|_| attach(wanted, &mut probes, verbose))?,
+            None => attach(wanted, &mut probes, verbose)?,
+        }
         Ok(Self {
             probes,
             signals,

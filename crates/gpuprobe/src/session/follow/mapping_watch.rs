@@ -60,6 +60,14 @@ impl Watch {
         }
     }
 
+    /// Does something that may take seconds, such as probing a library. What is mapped meanwhile is found later.
+    pub(crate) fn during<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let Some(mut mappings) = self.mappings.take() else { return work(self) };
+        let result = mappings.read_during(|| work(self));
+        self.mappings = Some(mappings);
+        result
+    }
+
     /// Changes how often the whole host is scanned.
     pub(crate) fn set_rescan(&mut self, rescan: Duration) {
         self.rescan = rescan;
@@ -96,14 +104,16 @@ impl Watch {
         self.losses.add(LossCause::LostMapping, new.lost);
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
         if self.rescan < Duration::MAX && (blind || self.scanned.elapsed() >= self.rescan) {
-            self.rescan(Some(processes), probes);
+            self.during(|watch| watch.rescan(Some(processes), probes));
         } else if new.lost > 0 || blind {
-            for tgid in processes {
-                // exited processes are ignored
-                if let Ok(1..) = probes.attach_process(*tgid) {
-                    self.count_late_attach([*tgid]);
+            self.during(|watch| {
+                for tgid in processes {
+                    // exited processes are ignored
+                    if let Ok(1..) = probes.attach_process(*tgid) {
+                        watch.count_late_attach([*tgid]);
+                    }
                 }
-            }
+            });
             if blind {
                 self.scanned = Instant::now();
             }
@@ -120,7 +130,7 @@ impl Watch {
         let blind = self.mappings.is_none() && self.scanned.elapsed() >= SCAN_WITHOUT_REPORTS;
         self.losses.add(LossCause::LostMapping, new.lost);
         if new.lost > 0 || blind || self.scanned.elapsed() >= self.rescan {
-            self.rescan(None, probes);
+            self.during(|watch| watch.rescan(None, probes));
         }
         self.forget_late(attaches, probes);
     }
@@ -160,7 +170,7 @@ impl Watch {
             self.seen.clear();
         }
         if self.seen.insert(key(mapped)) {
-            self.probe_mapped(mapped, probes);
+            self.during(|watch| watch.probe_mapped(mapped, probes));
         }
         // other processes may have mapped the same file before it was probed
         if probes.was_mapped_early(mapped) {
