@@ -242,7 +242,7 @@ static __always_inline int leave(struct pt_regs *ctx)
 		is_counted = end_op(thread, call, function, failed);
 	annotate(thread, call, function, failed);
 	count(thread, call, function, failed, is_counted, PT_REGS_IP(ctx));
-	/* before the record is sent, so that the thread needs no place on the stack meanwhile */
+	/* before emit(), which needs the most stack: `thread` is not kept on it meanwhile */
 	if (thread->deferred_count && !thread->depth)
 		end_inside_deferred(thread, call, failed);
 	if (function->flags & GP_SAMPLES_RETURNS && function->flags & GP_STREAM)

@@ -15,3 +15,4 @@ pub(crate) mod shared_library;
 pub(crate) mod support;
 pub(crate) mod terminal;
 pub(crate) mod urgency;
+pub(crate) mod wake_event;

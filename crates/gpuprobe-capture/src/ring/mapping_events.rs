@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use libbpf_rs::libbpf_sys::perf_event_attr;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
+use crate::host::wake_event::WakeEvent;
 use crate::ring::mapping_record::{Mapped, Records};
 
 /// Pages of each CPU's ring, without the one that describes it; a power of two. Enough for some 800 mappings.
@@ -26,7 +28,7 @@ const NAME: &str = "gpuprobe-maps";
 pub struct NewMappings {
     /// Executable mappings of files.
     pub mapped: Vec<Mapped>,
-    /// Reports that a full ring lost. The mappings can be found by looking at every process.
+    /// Reports for which there was no room. The mappings can be found by looking at every process.
     pub lost: u64,
 }
 
@@ -36,16 +38,15 @@ pub struct Mappings {
     rings: Vec<Ring>,
     /// What was read while something else was done.
     kept: NewMappings,
-    /// Readable while there is something in `kept`.
-    keeps: OwnedFd,
+    /// Set while there is something in `kept`.
+    keeps: WakeEvent,
 }
 
 impl Mappings {
     /// Starts to watch.
     pub fn open() -> io::Result<Self> {
         let rings = online_cpus()?.into_iter().map(Ring::open).collect::<io::Result<Vec<_>>>()?;
-        let keeps = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { rings, kept: NewMappings::default(), keeps })
+        Ok(Self { rings, kept: NewMappings::default(), keeps: WakeEvent::new()? })
     }
 
     /// Descriptors that become readable when something was mapped.
@@ -56,29 +57,32 @@ impl Mappings {
     /// Takes the new mappings.
     pub fn take(&mut self) -> NewMappings {
         self.read();
-        reset(&self.keeps);
+        self.keeps.reset();
         std::mem::take(&mut self.kept)
     }
 
     /// Reads the rings while something is done that may take seconds, such as probing a library, so that they do not
     /// overflow.
     pub fn read_during<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let Ok(end) = eventfd(0, EventfdFlags::CLOEXEC) else { return work() };
-        thread::scope(|scope| {
+        let Ok(end) = WakeEvent::new() else { return work() };
+        let result = thread::scope(|scope| {
             // without the thread, the rings are as large as they are
             let reader = thread::Builder::new().name(NAME.to_owned());
             let _started = reader.spawn_scoped(scope, || self.read_until(&end));
             let _end = SetAtEnd(&end);
             work()
-        })
+        });
+        // polling the rings took away the notice of what came last
+        self.read();
+        if !self.kept.mapped.is_empty() || self.kept.lost > 0 {
+            self.keeps.set();
+        }
+        result
     }
 
-    fn read_until(&mut self, end: &OwnedFd) {
+    fn read_until(&mut self, end: &WakeEvent) {
         while !waits(end, &[], Some(&READ_EVERY)) && !waits(end, &self.rings, None) {
             self.read();
-            if !self.kept.mapped.is_empty() || self.kept.lost > 0 {
-                set(&self.keeps);
-            }
         }
     }
 
@@ -99,31 +103,20 @@ impl Mappings {
     }
 }
 
-/// Waits for this event, for one of the rings, or for some time. Whether the event has come.
-fn waits(end: &OwnedFd, rings: &[Ring], most: Option<&Timespec>) -> bool {
+/// Waits for this event, for one of the rings, or for some time. Whether the event has come, or nothing can be waited for.
+fn waits(end: &WakeEvent, rings: &[Ring], most: Option<&Timespec>) -> bool {
     let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(end, PollFlags::IN)];
     fds.extend(rings.iter().map(|ring| PollFd::new(&ring.fd, PollFlags::IN)));
-    // if it is interrupted, it is called again
-    let _interrupted = poll(&mut fds, most);
-    fds[0].revents().contains(PollFlags::IN)
-}
-
-fn set(event: &OwnedFd) {
-    // it is set already if it cannot be written
-    let _set = rustix::io::write(event, &1_u64.to_ne_bytes());
-}
-
-fn reset(event: &OwnedFd) {
-    // it is not set if it cannot be read
-    let _reset = rustix::io::read(event, &mut [0; 8]);
+    let failed = poll(&mut fds, most).is_err_and(|error| error != Errno::INTR);
+    failed || fds[0].revents().contains(PollFlags::IN)
 }
 
 /// Sets an event when it is dropped.
-struct SetAtEnd<'e>(&'e OwnedFd);
+struct SetAtEnd<'e>(&'e WakeEvent);
 
 impl Drop for SetAtEnd<'_> {
     fn drop(&mut self) {
-        set(self.0);
+        self.0.set();
     }
 }
 

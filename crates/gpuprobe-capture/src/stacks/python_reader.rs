@@ -3,17 +3,18 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use gpuprobe_event::Tgid;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::python_stacks::{PythonChanges, PythonStack, Pythons};
 use super::resolver::Program;
+use crate::host::wake_event::WakeEvent;
 use crate::wire::{from_bytes, gp_python_record};
 
 /// How long a stack waits for its Python frames, which were sent before it.
@@ -113,7 +114,7 @@ impl PythonReader {
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
 struct ReadingThread {
-    stop: Arc<OwnedFd>,
+    stop: Arc<WakeEvent>,
     handle: Option<JoinHandle<()>>,
 }
 
@@ -126,7 +127,7 @@ impl ReadingThread {
         };
         builder.add(map, take).map_err(io::Error::other)?;
         let ring = builder.build().map_err(io::Error::other)?;
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+        let stop = Arc::new(WakeEvent::new()?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("python names".to_owned());
         let handle = thread.spawn(move || read_all(&ring, stopped.as_fd()))?;
@@ -136,10 +137,8 @@ impl ReadingThread {
 
 impl Drop for ReadingThread {
     fn drop(&mut self) {
-        // if this fails, it ends with the process
-        if rustix::io::write(&self.stop, &1u64.to_ne_bytes()).is_ok() {
-            self.handle.take().map(JoinHandle::join);
-        }
+        self.stop.set();
+        self.handle.take().map(JoinHandle::join);
     }
 }
 

@@ -142,12 +142,14 @@ impl Recording {
         self.examine_processes(probes)?;
         fill_ranks(&mut batch);
         for event in batch.into_events() {
+            // with `--phases`, a call is its second event
+            let calls = u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
             // what is left in the ring may be more than what was written
             if self.is_full() && matches!(event, Event::Call(_)) {
-                self.unwritten_calls += 1;
+                self.unwritten_calls += calls;
                 continue;
             }
-            self.calls += u64::from(matches!(&event, Event::Call(call) if call.outcome != Outcome::Begun));
+            self.calls += calls;
             self.trace.event(&event, || self.summary.live_memory_events());
             if let Some(verification) = &mut self.verification {
                 verification.feed(&event);
